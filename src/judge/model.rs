@@ -3,14 +3,18 @@
 use std::sync::Arc;
 
 use minijinja::{AutoEscape, Environment, Value as Variables};
+use serde_json::{Value, json};
 
 use super::{
     JudgeError,
     reply::{ReplyScore, exact_schema, schema, scores},
+    transcript::plain,
 };
 use crate::{
+    data::Tool,
     hash::{Digest, Encoder},
     llm::{LanguageModel, Message, Request},
+    text::start_of,
 };
 
 /// A cache of replies by the digest of the question, so that no question is billed twice.
@@ -31,6 +35,17 @@ pub struct JudgeModel {
     pub structured: bool,
     /// Bytes of an episode that are shown.
     pub shown_bytes: usize,
+    /// `name` and `description` of the agent's tools; empty if they are not known.
+    pub tools: Vec<Value>,
+}
+
+/// Characters of a tool's description that a judge sees.
+const DESCRIPTION: usize = 400;
+
+/// A tool as a judge sees it.
+pub fn shown_tool(tool: &Tool) -> Value {
+    let description = tool.description.split_whitespace().collect::<Vec<_>>().join(" ");
+    json!({"name": tool.name, "description": plain(&start_of(&description, DESCRIPTION))})
 }
 
 impl JudgeModel {

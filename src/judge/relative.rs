@@ -71,7 +71,10 @@ impl Relative {
     fn question(&self, task: &str, conversations: &[String], order: &[usize]) -> Result<String, JudgeError> {
         let attempt = |(index, place): (usize, &usize)| json!({"id": name(index), "conversation": conversations[*place]});
         let attempts: Vec<Value> = order.iter().enumerate().map(attempt).collect();
-        render(&self.prompt, context! { task => plain(task), attempts => Serde(attempts) })
+        render(
+            &self.prompt,
+            context! { task => plain(task), tools => Serde(&self.model.tools), attempts => Serde(attempts) },
+        )
     }
 }
 

@@ -20,10 +20,12 @@ pub enum JudgeKind {
     Command,
     /// People, who say whether an episode is right.
     Labels,
+    /// The other attempts at the task.
+    Consensus,
 }
 
 impl JudgeKind {
-    pub const ALL: [Self; 4] = [Self::Relative, Self::Rubric, Self::Command, Self::Labels];
+    pub const ALL: [Self; 5] = [Self::Relative, Self::Rubric, Self::Command, Self::Labels, Self::Consensus];
 
     /// The name of its weight and of its part of a reward.
     pub fn name(self) -> &'static str {
@@ -52,11 +54,12 @@ pub struct Weights {
     pub rubric: f64,
     pub command: f64,
     pub labels: f64,
+    pub consensus: f64,
 }
 
 impl Default for Weights {
     fn default() -> Self {
-        Self { truth: 1.0, relative: 0.0, rubric: 0.0, command: 0.0, labels: 0.0 }
+        Self { truth: 1.0, relative: 0.0, rubric: 0.0, command: 0.0, labels: 0.0, consensus: 0.0 }
     }
 }
 
@@ -92,6 +95,7 @@ impl Shaping {
             JudgeKind::Rubric => self.weights.rubric,
             JudgeKind::Command => self.weights.command,
             JudgeKind::Labels => self.weights.labels,
+            JudgeKind::Consensus => self.weights.consensus,
         }
     }
 

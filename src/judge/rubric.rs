@@ -60,6 +60,25 @@ pub fn criteria(table: &Map<String, Value>) -> Result<Vec<Criterion>, String> {
     }
 }
 
+/// Criteria that ask for what usually goes wrong: the answer of a wrong call is read correctly as often as that of a right one.
+pub fn default_criteria() -> Vec<Criterion> {
+    let all = [
+        (
+            "conditions",
+            "Every condition of the task stands in a call: no name, number, date or restriction of it is missing or another one.",
+        ),
+        (
+            "subject",
+            "The calls that the answer follows from look up, or change, what the task is about, and nothing else in its place.",
+        ),
+        (
+            "operation",
+            "The operation is the one that the task asks for, such as a count, a sum, the largest, a list, one field or a change, and the answer is its result.",
+        ),
+    ];
+    all.map(|(name, about)| Criterion { name: name.into(), about: about.into(), weight: 1.0 }).to_vec()
+}
+
 /// How a criterion is scored.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "snake_case")]
@@ -152,12 +171,15 @@ impl Rubric {
         let task = plain(task);
         if *scoring == Scoring::Written {
             let names: Vec<&str> = criteria.iter().map(|criterion| criterion.name.as_str()).collect();
-            let variables = context! { task, criteria => Serde(json!(criteria)), conversation };
+            let tools = Serde(&self.model.tools);
+            let variables = context! { task, tools, criteria => Serde(json!(criteria)), conversation };
             return self.model.ask(&render(prompt, variables)?, &names, repeat, cache).await;
         }
         let mut scores = Vec::with_capacity(criteria.len());
         for criterion in criteria {
-            let variables = context! { task => &task, criterion => Serde(json!(criterion)), conversation };
+            let tools = Serde(&self.model.tools);
+            let variables =
+                context! { task => &task, tools, criterion => Serde(json!(criterion)), conversation };
             let question = render(prompt, variables)?;
             let shared = question.rfind(CRITERION).unwrap_or(0);
             scores.push((self.model.probability(&question, shared, cache).await?, None));

@@ -8,7 +8,7 @@ use regex::Regex;
 use serde_json::{Map, Value};
 
 use super::{
-    answer::{Known, Number, number, same, same_set, same_text},
+    answer::{Known, Number, listed, number, same, same_set, same_text},
     state,
 };
 use crate::{
@@ -49,7 +49,11 @@ pub fn correct(scenario: &Scenario, evidence: Evidence<'_>) -> Option<bool> {
     let known = known.map(|expected| Known { task, check, expected, candidates });
     let answered = known.map(|known| evidence.answer.is_some_and(|answer| known.is_answered_by(answer)));
     let Some(checks) = &scenario.checks else { return answered };
-    let hold = Checks::parse(&checks.0).is_ok_and(|checks| failed(&checks, evidence).is_empty());
+    let hold = match Checks::parse(&checks.0) {
+        Ok(checks) if !checks.decides() => return answered,
+        Ok(checks) => failed(&checks, evidence).is_empty(),
+        Err(_) => false,
+    };
     Some(hold && answered != Some(false))
 }
 
@@ -96,7 +100,7 @@ fn failed(checks: &Checks, evidence: Evidence<'_>) -> Vec<String> {
         failed.extend(most.map(|most| format!("it made {} calls, more than {most}", made.len())));
     }
     let results = results(evidence);
-    for (index, check) in checks.state.iter().enumerate() {
+    for (index, check) in checks.state.iter().enumerate().filter(|(_, check)| check.expect.decides()) {
         let result = results.get(index).and_then(Option::as_ref);
         if !result.is_some_and(|text| text_holds(&check.expect, text)) {
             let call = with(&check.tool, &check.arguments);
@@ -134,6 +138,33 @@ pub fn changed(scenario: &Scenario, evidence: Evidence<'_>) -> Option<Change> {
         }
     }
     (!checks.is_empty()).then_some(all)
+}
+
+/// Whether two attempts at a task give one answer: each as a whole answer, or in more words than the other.
+pub(super) fn agree(task: &str, one: &str, other: &str) -> bool {
+    let states = |expected: &str, answer: &str| {
+        Known { task, check: check_of(expected), expected, candidates: &[] }.is_answered_by(answer)
+    };
+    states(one, other) || states(other, one)
+}
+
+/// How an answer is compared that nobody has declared.
+pub fn check_of(answer: &str) -> &'static str {
+    match (number(answer).is_some(), listed(answer).count()) {
+        (true, _) => "number",
+        (false, 0..=1) => "text",
+        (false, _) => "set",
+    }
+}
+
+/// What each state check of its scenario found after an episode, as a structure; `None` for an error.
+pub fn state_left(trajectory: &Trajectory) -> Vec<Option<Value>> {
+    results(trajectory.into()).iter().map(|text| text.as_deref().map(state::structure)).collect()
+}
+
+/// The tools whose calls the server answered without an error, in their order.
+pub(super) fn successful_tools(messages: &str) -> Vec<String> {
+    calls_of(messages).into_iter().filter(|call| !call.is_error).map(|call| call.tool).collect()
 }
 
 /// The results of the calls of state checks.

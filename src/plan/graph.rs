@@ -137,6 +137,9 @@ pub struct LoopPlan {
 /// The metric that is 0 where an update had nothing to learn from.
 pub const SIGNAL: &str = "signal";
 
+/// Metric of a stage: 1, or 0 if what it rewards is hardly better than chance. Ends a loop as [`SIGNAL`] does.
+const TRUSTED: &str = "trusted";
+
 /// The nodes, an edge from each to its dependents, and a topological order.
 pub struct Graph {
     pub nodes: DiGraph<Node, ()>,
@@ -608,15 +611,17 @@ impl<'a> Unrolled<'a> {
         })
     }
 
-    /// Iterations in which a stage had nothing to learn from end the loop.
+    /// Iterations in which a stage had nothing to learn from, or nothing that can be trusted, end the loop.
     fn idle(&self, iteration: Iteration) -> impl Iterator<Item = StopCondition> {
         let ParsedLoop { stages, patience, .. } = &self.parsed.loops[iteration.loop_index];
-        let learning =
-            stages.iter().enumerate().filter(|(_, stage)| *patience > 0 && stage.stage.card.reports(SIGNAL));
-        learning.filter_map(move |(stage, _)| {
+        let reporting = [SIGNAL, TRUSTED].into_iter().flat_map(|metric| {
+            let reports = stages.iter().map(move |stage| stage.stage.card.reports(metric));
+            reports.enumerate().filter(|(_, reports)| *reports).map(move |(stage, _)| (stage, metric))
+        });
+        reporting.filter(|_| *patience > 0).filter_map(move |(stage, metric)| {
             Some(StopCondition {
                 nodes: self.deciders(iteration, stage, *patience)?,
-                metric: SIGNAL.to_owned(),
+                metric: metric.to_owned(),
                 at_least: None,
                 at_most: Some(0.0),
                 in_a_row: *patience,

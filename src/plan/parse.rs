@@ -589,8 +589,8 @@ impl<'a> RunFileParser<'_, 'a> {
     fn params(&self, card: &Card, stage: &Table<'_, 'a>) -> (Map<String, Value>, BTreeMap<String, Digest>) {
         let (mut params, mut files) = (Map::new(), BTreeMap::new());
         for (param_name, param) in &card.params {
-            let needed_role = card.agent.get(param_name).and_then(Option::as_deref);
-            if needed_role.is_some_and(|role| !stage.fields.contains_key(role)) {
+            let needed = card.agent.get(param_name).filter(|roles| !roles.is_empty());
+            if needed.is_some_and(|roles| !roles.iter().any(|role| stage.fields.contains_key(&**role))) {
                 continue;
             }
             let Some(entry) =

@@ -5,10 +5,24 @@ use std::sync::Arc;
 use serde_json::{Map, Value};
 
 use super::{
-    adapter::AdapterStage, card::Card, command::CommandStage, demonstrations::Demonstrations,
-    discover::Discover, error::StageError, eval::Eval, grpo::Grpo, headroom::HeadroomStage, judge::Judge,
-    kind::StageKind, model::ModelStage, replay::ReplayStage, rollout::Rollout, scenarios::Scenarios,
-    sft::Sft, traces::Traces, typed,
+    adapter::AdapterStage,
+    card::Card,
+    command::CommandStage,
+    demonstrations::Demonstrations,
+    discover::Discover,
+    error::StageError,
+    eval::Eval,
+    grpo::Grpo,
+    headroom::{HeadroomStage, teacher::TeacherStage},
+    judge::Judge,
+    kind::StageKind,
+    model::ModelStage,
+    replay::ReplayStage,
+    rollout::Rollout,
+    scenarios::Scenarios,
+    sft::Sft,
+    traces::Traces,
+    typed,
 };
 
 /// The stage that a card and parameters describe.
@@ -26,6 +40,7 @@ pub fn parse(card: &Arc<Card>, params: &Map<String, Value>) -> Result<Box<dyn St
         "eval" => Box::new(Eval::parse(params)?),
         "grpo" => Box::new(Grpo::parse(params)?),
         "headroom" => Box::new(HeadroomStage::parse(params)?),
+        "teacher" => Box::new(TeacherStage::parse(params)?),
         "judge" => Box::new(Judge::parse(params)?),
         "model" => Box::new(typed::<ModelStage>(params)?),
         "replay" => Box::new(ReplayStage::parse(params)?),
@@ -103,12 +118,14 @@ mod tests {
                 "scenarios" => &[
                     add_fields::<scenarios::params::Params>,
                     add_fields::<scenarios::tries::Tries>,
+                    add_fields::<scenarios::votes::Votes>,
                     add_agent,
                 ],
                 "model" => &[add_fields::<model::ModelStage>],
                 "adapter" => &[add_fields::<adapter::AdapterStage>],
                 "demonstrations" => &[add_fields::<demonstrations::Params>, add_play],
                 "headroom" => &[add_fields::<headroom::Params>, add_play],
+                "teacher" => &[add_fields::<headroom::teacher::Params>, add_play],
                 "traces" => &[add_fields::<traces::Traces>],
                 "replay" => &[add_fields::<replay::Params>, add_play],
                 "sft" => &[add_fields::<sft::Params>, add_fields::<training::Training>],

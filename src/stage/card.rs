@@ -199,6 +199,9 @@ pub struct Param {
     /// As in [`Role`].
     #[serde(default)]
     pub rows: bool,
+    /// As in [`Role`].
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub agent: Vec<String>,
 }
 
 fn yes() -> bool {
@@ -264,9 +267,10 @@ pub struct Card {
     /// What parameters are for: a name, and theirs. Others are without one.
     #[serde(default)]
     pub groups: Vec<Vec<String>>,
-    /// Parameters whose default is the value in `[agent]`, each with the input without which the stage does not have it.
+    /// Parameters whose default is the value in `[agent]`, each with the inputs and parameters of which the stage needs one to have
+    /// it; none if it always has it.
     #[serde(skip_deserializing)]
-    pub agent: BTreeMap<String, Option<String>>,
+    pub agent: BTreeMap<String, Vec<String>>,
     pub outputs: BTreeMap<String, Port>,
     /// Name to meaning. A word in capitals stands for any single word: `SPLIT.gain`.
     #[serde(default)]
@@ -317,16 +321,23 @@ impl Card {
 
     /// Adds the parameters that come from `[agent]`.
     fn take_agent_params(&mut self) -> Result<(), String> {
+        let of_params = self.params.iter().map(|(name, param)| (Some(name), &param.agent));
         let of_roles = self.inputs.iter().map(|(name, role)| (Some(name), &role.agent));
-        for (role, keys) in std::iter::once((None, &self.agent_keys)).chain(of_roles) {
+        let mut always = BTreeSet::new();
+        for (role, keys) in std::iter::once((None, &self.agent_keys)).chain(of_roles).chain(of_params) {
             if let Some(unknown) = keys.iter().find(|key| *key != "*" && !agent_params().contains_key(*key)) {
                 return Err(format!("`agent` names `{unknown}`, which [agent] does not have"));
             }
             let is_taken = |name: &&String| keys.iter().any(|key| key == "*" || key == *name);
             for name in agent_params().keys().filter(is_taken) {
-                self.agent.entry(name.clone()).or_insert_with(|| role.cloned());
+                let roles = self.agent.entry(name.clone()).or_default();
+                match role {
+                    Some(role) => roles.push(role.clone()),
+                    None => _ = always.insert(name),
+                }
             }
         }
+        self.agent.iter_mut().filter(|(name, _)| always.contains(name)).for_each(|(_, roles)| roles.clear());
         for name in self.agent.keys() {
             if self.params.insert(name.clone(), agent_params()[name].clone()).is_some() {
                 return Err(format!("params.{name} is a key of [agent]: remove it from the card"));

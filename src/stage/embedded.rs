@@ -44,6 +44,7 @@ pub const EMBEDDED: &[EmbeddedCard] = &[
     card!(sft, []),
     card!(rollout, []),
     card!(headroom, []),
+    card!(teacher, []),
     card!(judge, ["relative.jinja", "rubric.jinja", "yes_no.jinja"]),
     card!(grpo, []),
     card!(eval, []),

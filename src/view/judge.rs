@@ -17,7 +17,7 @@ use crate::{
 /// Most pairs that are listed.
 const PAIRS: usize = 200;
 /// Components of a reward that say how good an episode is; the others are costs.
-const OPINIONS: [&str; 5] = ["truth", "relative", "rubric", "command", "labels"];
+const OPINIONS: [&str; 6] = ["truth", "relative", "rubric", "command", "labels", "consensus"];
 
 /// The audit of one stage.
 #[derive(Debug, Clone, PartialEq, Serialize)]

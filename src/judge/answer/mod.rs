@@ -23,12 +23,11 @@ mod rest;
 mod text;
 
 pub use self::{
-    compare::{number, same, same_set, same_text},
+    compare::{listed, number, same, same_set, same_text},
     numbers::Number,
 };
 
 use self::{
-    compare::listed,
     numbers::{Written, numbers},
     rest::{Rest, is_negative},
     text::Text,

@@ -32,7 +32,14 @@ async fn judge(answer: Answer, orders: u32) -> (Relative, Requests) {
     let base_url = format!("http://{}", listener.local_addr().unwrap());
     tokio::spawn(async { axum::serve(listener, app).await });
     let model = Arc::new(Client::new(endpoint(&base_url)).unwrap());
-    let model = JudgeModel { model, attempts: 2, repeats: 1, structured: true, shown_bytes: 10_000 };
+    let model = JudgeModel {
+        model,
+        attempts: 2,
+        repeats: 1,
+        structured: true,
+        shown_bytes: 10_000,
+        tools: Vec::new(),
+    };
     (Relative { model, prompt: PROMPT.into(), orders, seed: 7 }, requests)
 }
 

@@ -401,10 +401,11 @@ fn baseline_first(policies: &[Input]) -> Vec<&Input> {
     policies
 }
 
-/// Scenarios with ground truth, and the number without.
+/// Scenarios with ground truth, and the number without. What attempts agreed on is no ground truth.
 fn known(scenarios: Vec<Scenario>) -> Result<(Vec<Scenario>, usize), EvalError> {
     let all = scenarios.len();
-    let known: Vec<Scenario> = scenarios.into_iter().filter(truth::is_known).collect();
+    let known: Vec<Scenario> =
+        scenarios.into_iter().filter(|one| one.voted.is_none() && truth::is_known(one)).collect();
     if known.is_empty() {
         return Err(EvalError::NoTruth { scenarios: all });
     }

@@ -95,6 +95,9 @@ pub(super) struct Params {
     tool_token_loss: f64,
     demonstration_weight: f64,
     stop_kl: Option<f64>,
+    reward_weight: f64,
+    teacher_weight: f64,
+    teacher_clip: f64,
     epochs: usize,
     minibatches: usize,
 }
@@ -108,6 +111,12 @@ impl Params {
             dual: usual.dual.map(|usual| self.dual_clip.unwrap_or(usual)),
         };
         Objective { kind: self.loss, clip, kl: self.kl }
+    }
+
+    /// What the teacher adds to the advantage of a token that it finds so much likelier, in nats: the policy's own draws, scored
+    /// by the teacher, estimate the gradient of KL(policy ‖ teacher).
+    fn teaching(&self, gap: f64) -> f64 {
+        self.teacher_weight * gap.clamp(-self.teacher_clip, self.teacher_clip)
     }
 
     fn zero_variance(&self) -> ZeroVariance {
@@ -157,9 +166,24 @@ enum GrpoError {
     #[diagnostic(class = usage)]
     #[hint = "set dtype = \"f32\" under [engine], or train an adapter"]
     Rounded { format: &'static str },
-    #[error("the reference has a vocabulary of {reference} tokens, the policy one of {policy}")]
-    #[hint = "policy and reference must share a tokenizer"]
-    Vocabulary { reference: usize, policy: usize },
+    #[error("the {role} has a vocabulary of {other} tokens, the policy one of {policy}")]
+    #[hint = "both must share a tokenizer"]
+    Vocabulary { role: &'static str, other: usize, policy: usize },
+}
+
+const REFERENCE_POLICY: &str = "reference";
+const TEACHER: &str = "teacher";
+
+/// The log-probabilities of a rollout under one of these.
+type ScoredBy = for<'r> fn(&'r mut Rollout<'_>) -> &'r mut Vec<f32>;
+
+/// Policies that score rollouts before the first step.
+const SCORING: [(&str, ScoredBy); 2] =
+    [(REFERENCE_POLICY, |rollout| &mut rollout.reference), (TEACHER, |rollout| &mut rollout.teacher)];
+
+/// Mean of log p(teacher) − log p(sampled) over the sampled tokens: at most 0 on average, and 0 if both are the same.
+fn teacher_gap(groups: &[Vec<Rollout<'_>>]) -> Option<f64> {
+    mean(groups.iter().flatten().flat_map(Rollout::teacher_gaps))
 }
 
 /// The optimizer steps of one update.
@@ -201,9 +225,14 @@ impl Grpo {
             trajectories.iter().map(|t| attempt(t, &rewards, params)).collect::<Result<Vec<_>, _>>()?;
         let (credits, mut signal) = advantages(&attempts, params.scale);
         let (zero_variance, acting) = (params.zero_variance(), policy.digest.to_string());
+        let teaches = context.has(TEACHER);
         let rollout = |index: usize| {
-            let advantage = zero_variance.counted(credits[index])?;
-            Some(Rollout::new(&trajectories[index], advantage, params, &acting))
+            let advantage = match credits[index] {
+                // The teacher's part of the advantage needs no reward.
+                Err(NoSignal::ZeroVariance | NoSignal::Alone | NoSignal::Unjudged) if teaches => 0.0,
+                credit => params.reward_weight * zero_variance.counted(credit)?,
+            };
+            Some(Rollout::new(&trajectories[index], (advantage, teaches), params, &acting))
         };
         let (mut groups, mut lessons, mut all_wrong) = (Vec::new(), Vec::new(), 0);
         for members in self::groups(trajectories.iter().map(Trajectory::group)).into_values() {
@@ -249,21 +278,23 @@ impl Grpo {
         let room = |policy: &ExpectedPolicy| {
             workspace(trained.clone(), &context.engine, |load| self.footprint(load, policy))
         };
-        // Scored before the policy is loaded, so that if there are two models the first can be released.
-        let vocabulary = match context.has("reference") {
-            true => {
-                let reference = PolicyFolder::open(context.input("reference")?, context)?;
-                let workspace = room(&reference.expected()?);
-                Some(scoring::score_reference(&mut groups, (&reference, workspace), self, context)?)
-            }
-            false if params.kl > 0.0 => return Err(GrpoError::NoReference { kl: params.kl }.into()),
-            false => None,
-        };
-        let mut learner = Learner::load(&policy, training, LossState::Grpo, room(&expected), context)?;
-        let own = learner.trainer.decoder.config.vocabulary;
-        if let Some(reference) = vocabulary.filter(|reference| *reference != own) {
-            return Err(GrpoError::Vocabulary { reference, policy: own }.into());
+        if params.kl > 0.0 && !context.has(REFERENCE_POLICY) {
+            return Err(GrpoError::NoReference { kl: params.kl }.into());
         }
+        // Scored before the policy is loaded, one after the other, so that each model can be released before the next.
+        let own = expected.config.vocabulary;
+        for (role, of) in SCORING {
+            if !context.has(role) {
+                continue;
+            }
+            let other = PolicyFolder::open(context.input(role)?, context)?;
+            let workspace = room(&other.expected()?);
+            let vocabulary = scoring::score_by(&mut groups, (&other, workspace), of, (self, context))?;
+            if vocabulary != own {
+                return Err(GrpoError::Vocabulary { role, other: vocabulary, policy: own }.into());
+            }
+        }
+        let mut learner = Learner::load(&policy, training, LossState::Grpo, room(&expected), context)?;
         let exact = learner.trainer.decoder.by_kernels();
         // Where scoring reproduces sampling bit by bit, every weight of the policy's own rollouts is 1.
         let weighs = params.importance != Importance::None && (of_others > 0 || !exact);
@@ -275,6 +306,8 @@ impl Grpo {
             group.extend(lesson.map(|lesson| Rollout::demonstration(lesson, params.demonstration_weight)));
         }
         groups.retain(|group| !group.is_empty());
+        let with_terms = groups.iter().flatten().filter(|rollout| rollout.has_terms).count();
+        let taught_share = with_terms as f64 / trajectories.len().max(1) as f64;
         let minibatches: Vec<Vec<&[Rollout<'_>]>> =
             minibatches(groups.len(), params.epochs, params.minibatches, context.seed)
                 .into_iter()
@@ -321,7 +354,7 @@ impl Grpo {
         Ok(known_metrics([
             ("reward", reward),
             ("success", success),
-            ("signal", Some(signal.share())),
+            ("signal", Some(if teaches { taught_share } else { signal.share() })),
             ("groups", Some(signal.groups as f64)),
             ("groups_with_gradient", Some(signal.groups_with_gradient as f64)),
             ("taught_groups", solutions.as_ref().map(|_| taught as f64)),
@@ -331,7 +364,8 @@ impl Grpo {
             ("clip_fraction", over(|update| update.tally.clip_fraction())),
             ("all_right", Some(of_groups(signal.all_right))),
             ("all_wrong", Some(of_groups(signal.all_wrong))),
-            ("kl", over(|update| update.tally.kl()).filter(|_| vocabulary.is_some())),
+            ("kl", over(|update| update.tally.kl()).filter(|_| context.has(REFERENCE_POLICY))),
+            ("teacher_gap", teacher_gap(&groups)),
             ("moved_kl", steps.iter().filter_map(|step| step.moved_kl).reduce(f64::max)),
             ("off_policy", Some(of_others as f64 / trajectories.len().max(1) as f64)),
             ("off_policy_kl", first.and_then(|step| step.moved_kl).filter(|_| of_others > 0)),
@@ -423,7 +457,7 @@ impl StageKind for Grpo {
 
     /// A whole model in training is no longer the frozen one.
     fn shares_model(&self, role: &str) -> bool {
-        role == "reference" || role == "policy" && self.training.lora
+        SCORING.iter().any(|(other, _)| *other == role) || role == "policy" && self.training.lora
     }
 
     fn adapter_base(&self) -> Option<&'static str> {

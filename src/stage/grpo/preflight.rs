@@ -1,6 +1,6 @@
 //! Checks of an update before it runs.
 
-use super::{Grpo, GrpoError};
+use super::{Grpo, GrpoError, SCORING};
 use crate::{
     model::kernels::Format,
     stage::{
@@ -25,10 +25,12 @@ pub fn preflight(Grpo { params, training }: &Grpo, context: &PreflightContext<'_
     if let (Some(schedule), None) = (training.decay(), training.total_steps) {
         preflight.error("schedule", GrpoError::NoTotal { schedule });
     }
-    if let (Some(policy), Some(reference)) = (context.policy("policy"), context.policy("reference")) {
-        let (policy, reference) = (policy.config.vocabulary, reference.config.vocabulary);
-        if policy != reference {
-            preflight.error("reference", GrpoError::Vocabulary { reference, policy });
+    for (role, _) in SCORING {
+        if let (Some(policy), Some(other)) = (context.policy("policy"), context.policy(role)) {
+            let (policy, other) = (policy.config.vocabulary, other.config.vocabulary);
+            if policy != other {
+                preflight.error(role, GrpoError::Vocabulary { role, other, policy });
+            }
         }
     }
     if let Some((name, value)) = context.episodes().and_then(|episodes| episodes.altered) {

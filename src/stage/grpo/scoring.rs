@@ -1,4 +1,4 @@
-//! Scoring before the first step: with the reference policy, and for importance weights.
+//! Scoring before the first step: with the reference policy and the teacher, and for importance weights.
 
 use std::collections::BTreeMap;
 
@@ -13,12 +13,12 @@ use crate::{
     stage::{Context, policy::PolicyFolder},
 };
 
-/// Fills in every rollout's log-probabilities under the reference policy. Returns its vocabulary size.
-pub fn score_reference(
+/// Fills in every rollout's log-probabilities under another policy. Returns its vocabulary size.
+pub fn score_by(
     groups: &mut [Vec<Rollout<'_>>],
     (reference, workspace): (&PolicyFolder, usize),
-    stage: &Grpo,
-    context: &Context,
+    of: for<'r> fn(&'r mut Rollout<'_>) -> &'r mut Vec<f32>,
+    (stage, context): (&Grpo, &Context),
 ) -> Result<usize> {
     let (mut decoder, places) = reference.load(&context.models, &context.engine, workspace)?;
     if reference.base.is_some() {
@@ -28,7 +28,8 @@ pub fn score_reference(
     let mut found =
         scored(groups, stage, shares, |batches| score_across(&decoder, &places, batches, &context.cancel))?;
     for rollout in groups.iter_mut().flatten() {
-        rollout.reference = found.remove(&rollout.trajectory.id).unwrap_or_default();
+        let scored = found.remove(&rollout.trajectory.id).unwrap_or_default();
+        *of(rollout) = scored;
     }
     Ok(decoder.config.vocabulary)
 }

@@ -28,6 +28,8 @@ pub struct Rollout<'a> {
     importance: Vec<f64>,
     /// Log-probability of each sampled token under the reference policy; empty without one.
     pub reference: Vec<f32>,
+    /// The same under the teacher.
+    pub teacher: Vec<f32>,
     /// Sampled tokens in all rows.
     pub length: usize,
 }
@@ -42,15 +44,20 @@ pub struct Row<'r, 'a> {
 }
 
 impl<'a> Rollout<'a> {
-    /// `policy` is the digest of the policy that learns.
-    pub fn new(trajectory: &'a Trajectory, advantage: f64, params: &Params, policy: &str) -> Self {
+    /// `policy` is the digest of the policy that learns. `teaches`: whether a teacher adds to the advantage.
+    pub fn new(
+        trajectory: &'a Trajectory,
+        (advantage, teaches): (f64, bool),
+        params: &Params,
+        policy: &str,
+    ) -> Self {
         let has_tool_tokens = params.tool_token_loss > 0.0
             && trajectory
                 .rows()
                 .any(|row| row.sampled.iter().skip_while(|sampled| !**sampled).any(|sampled| !sampled));
         Self {
             is_demonstration: false,
-            has_terms: has_tool_tokens || params.objective().has_terms(advantage),
+            has_terms: has_tool_tokens || teaches || params.objective().has_terms(advantage),
             is_own: trajectory.policy == policy,
             ..Self::demonstration(trajectory, advantage)
         }
@@ -67,18 +74,27 @@ impl<'a> Rollout<'a> {
             proximal: Vec::new(),
             importance: Vec::new(),
             reference: Vec::new(),
+            teacher: Vec::new(),
             length: trained(trajectory),
         }
     }
 
     /// Sets the importance weights from [`Self::proximal`].
     pub fn weigh(&mut self, params: &Params) {
-        let rows = self.trajectory.rows();
-        let tokens = rows.flat_map(|row| row.sampled.iter().zip(row.logprobs).skip(1));
-        let sampled: Vec<f32> =
-            tokens.filter(|(sampled, _)| **sampled).map(|(_, logprob)| *logprob).collect();
+        let sampled: Vec<f32> = self.sampled().collect();
         let weights = params.importance.weights(params.importance_cap, &self.proximal, &sampled);
         self.importance = params.objective().weights(weights);
+    }
+
+    /// The log-probabilities of its sampled tokens as they were recorded.
+    fn sampled(&self) -> impl Iterator<Item = f32> {
+        let tokens = self.trajectory.rows().flat_map(|row| row.sampled.iter().zip(row.logprobs).skip(1));
+        tokens.filter(|(sampled, _)| **sampled).map(|(_, logprob)| *logprob)
+    }
+
+    /// log p(teacher) − log p of each sampled token, in nats.
+    pub fn teacher_gaps(&self) -> impl Iterator<Item = f64> {
+        self.teacher.iter().zip(self.sampled()).map(|(teacher, own)| f64::from(*teacher) - f64::from(own))
     }
 
     fn rows(&self) -> impl Iterator<Item = Row<'_, 'a>> {
@@ -238,8 +254,7 @@ pub fn update(
 ) -> Result<Update> {
     let cut =
         cut(groups, training.tokens_per_microbatch, min_microbatches(&trainer.decoder, trainer.devices()));
-    let mut shares: Vec<Share> =
-        cut.iter().map(|rows| Share::new(rows, params.tool_token_loss > 0.0)).collect();
+    let mut shares: Vec<Share> = cut.iter().map(|rows| Share::new(rows, params)).collect();
     let objective = params.objective();
     let rollouts = || groups.iter().copied().flatten();
     let size = StepSize {
@@ -354,7 +369,8 @@ struct Share<'r, 'a> {
 }
 
 impl<'r, 'a> Share<'r, 'a> {
-    fn new(rows: &'r [Row<'r, 'a>], tool_tokens: bool) -> Self {
+    fn new(rows: &'r [Row<'r, 'a>], params: &Params) -> Self {
+        let tool_tokens = params.tool_token_loss > 0.0;
         let (batch, indices) = microbatch(rows, tool_tokens);
         let mut terms: Vec<Vec<RowTerm>> = batch.targets.iter().map(|_| Vec::new()).collect();
         let mut tool = vec![0; batch.targets.len()];
@@ -374,7 +390,11 @@ impl<'r, 'a> Share<'r, 'a> {
                     continue;
                 }
                 let rollout = row.rollout;
-                let mut token = Token::recorded(rollout.advantage, *logprob);
+                let of_teacher = rollout
+                    .teacher
+                    .get(at)
+                    .map_or(0.0, |teacher| params.teaching(f64::from(*teacher) - f64::from(*logprob)));
+                let mut token = Token::recorded(rollout.advantage + of_teacher, *logprob);
                 token.old = rollout.proximal.get(at).copied().unwrap_or(*logprob);
                 token.importance = rollout.importance.get(at).copied().unwrap_or(1.0);
                 token.reference = rollout.reference.get(at).copied();

@@ -101,7 +101,18 @@ impl Hall {
 
     /// Runs one update of this policy into the folder `out`.
     async fn update(&self, policy: &Path, reference: Option<&str>, out: &str, params: Value) -> Result<Done> {
-        let context = self.context(policy, reference, out, params).0;
+        self.update_by(policy, reference.map(|name| ("reference", name)), out, params).await
+    }
+
+    /// The same with a policy in this role, which scores the episodes.
+    async fn update_by(
+        &self,
+        policy: &Path,
+        scoring: Option<(&'static str, &str)>,
+        out: &str,
+        params: Value,
+    ) -> Result<Done> {
+        let context = self.context_with(policy, scoring, out, params).0;
         let metrics = testing::run(&context).await?;
         Done::read(&context, metrics)
     }
@@ -113,11 +124,21 @@ impl Hall {
         out: &str,
         params: Value,
     ) -> (Context, Arc<testing::Ledger>) {
+        self.context_with(policy, reference.map(|name| ("reference", name)), out, params)
+    }
+
+    fn context_with(
+        &self,
+        policy: &Path,
+        scoring: Option<(&'static str, &str)>,
+        out: &str,
+        params: Value,
+    ) -> (Context, Arc<testing::Ledger>) {
         let (trajectories, rewards) = (self.path("trajectories.parquet"), self.path("rewards.parquet"));
-        let reference = reference.map(|name| self.path(name));
+        let scoring = scoring.map(|(role, name)| (role, self.path(name)));
         let mut inputs =
             vec![("policy", policy), ("trajectories", trajectories.as_path()), ("rewards", &rewards)];
-        inputs.extend(reference.as_deref().map(|path| ("reference", path)));
+        inputs.extend(scoring.as_ref().map(|(role, path)| (*role, path.as_path())));
         let demonstrations = self.path("demonstrations.parquet");
         inputs.extend(demonstrations.is_file().then_some(("demonstrations", demonstrations.as_path())));
         let mut given = json!({"learning_rate": 3e-3});
@@ -125,7 +146,7 @@ impl Hall {
         let (mut context, rows) = testing::context("grpo", &inputs, &self.path(out), given);
         context.artifacts = Arc::new(Base(self.path("base")));
         context.models = self.1.clone();
-        for role in ["policy", "reference"] {
+        for role in ["policy", "reference", "teacher"] {
             let Some(input) = context.inputs.get_mut(role).map(|inputs| &mut inputs[0]) else { continue };
             let name = input.path.strip_prefix(self.0.path()).unwrap();
             input.digest = Digest::of(name.as_os_str().as_encoded_bytes());
@@ -408,6 +429,57 @@ async fn a_reference_is_measured_and_with_a_weight_it_holds_the_policy_back() {
     );
     let refused = hall.update(&base, None, "refused", json!({"kl": 0.5})).await.unwrap_err();
     assert_eq!(refused.code(), "grpo::no_reference");
+}
+
+#[tokio::test]
+async fn a_teacher_adds_to_the_advantage_of_each_token_what_it_finds_likelier() {
+    let hall = Hall::open();
+    let base = hall.path("base");
+    let taught = async |name: &str, teacher: &str, params: Value| {
+        let mut all = json!({"minibatches": 1, "teacher_clip": 100.0});
+        all.as_object_mut().unwrap().extend(params.as_object().cloned().unwrap());
+        hall.update_by(&base, Some(("teacher", teacher)), name, all).await.unwrap()
+    };
+    let free = hall.fresh("free", json!({"minibatches": 1})).await;
+    let own = taught("own", "base", json!({})).await;
+    assert_eq!(
+        (own.metrics["teacher_gap"], own.bytes(ADAPTER)),
+        (0.0, free.bytes(ADAPTER)),
+        "nothing to learn"
+    );
+    // On the first step every ratio is 1, so the loss is the mean of −advantage over all tokens.
+    let with = taught("with", "other", json!({"teacher_weight": 0.5})).await;
+    let gap = with.metrics["teacher_gap"];
+    assert!(gap != 0.0 && with.bytes(ADAPTER) != free.bytes(ADAPTER));
+    assert!((with.steps[0].loss - (free.steps[0].loss - 0.5 * gap)).abs() < 1e-9);
+    let alone = taught("alone", "other", json!({"reward_weight": 0.0})).await;
+    assert!((alone.steps[0].loss + gap).abs() < 1e-9);
+    assert_eq!(alone.metrics["signal"], 1.0, "every episode teaches");
+    let clipped = taught("clipped", "other", json!({"reward_weight": 0.0, "teacher_clip": 0.0})).await;
+    assert_eq!(clipped.steps[0].loss, 0.0);
+    // Steps towards the teacher bring the policy nearer to it.
+    let more = taught("more", "other", json!({"reward_weight": 0.0, "minibatches": 4, "epochs": 4})).await;
+    let losses: Vec<f64> = more.steps.iter().map(|step| step.loss).collect();
+    let mean = |part: &[f64]| part.iter().sum::<f64>() / part.len() as f64;
+    assert!(mean(&losses[12..]) < mean(&losses[..4]), "{losses:?}");
+}
+
+#[tokio::test]
+async fn a_teacher_needs_no_rewards_that_differ() {
+    let hall = Hall::open();
+    let path = hall.path("rewards.parquet");
+    let mut rewards: Vec<Reward> = data::read(&path).unwrap();
+    rewards.retain_mut(|reward| {
+        reward.reward = 1.0;
+        reward.scenario_id != "s0"
+    });
+    data::write(&path, &rewards).unwrap();
+    let base = hall.path("base");
+    let alone = hall.fresh("alone", json!({})).await;
+    assert_eq!((alone.metrics["signal"], alone.steps.len()), (0.0, 0));
+    let taught = hall.update_by(&base, Some(("teacher", "other")), "taught", json!({})).await.unwrap();
+    assert_eq!(taught.metrics["signal"], 1.0);
+    assert!(!taught.steps.is_empty());
 }
 
 #[tokio::test]

@@ -4,6 +4,7 @@
 //! it solves more of them: imitation can harm a model that works already. The best plays some of these tasks and of the training
 //! tasks several times. What no sample solves, practice cannot reinforce; what all solve, it need not ([`Headroom`]).
 
+pub(super) mod teacher;
 #[cfg(test)]
 mod tests;
 
@@ -56,6 +57,15 @@ enum HeadroomError {
     #[error("the server was lost in all episodes")]
     #[hint = "start the server by hand, call a tool, and check that it keeps running"]
     ServerLost,
+    #[error("there is no task with a known answer, so a teacher cannot be compared")]
+    #[diagnostic(class = usage)]
+    #[hint = "keep some tasks with answers apart, with `dev` of the stage that makes them, or let attempts vote on answers (`answers_from`)"]
+    NoTasks,
+    #[error(
+        "the teacher solves {teacher:.1} % of {tasks} tasks that nothing trains on, the policy {policy:.1} %: less than {least:.0} points more"
+    )]
+    #[hint = "train the teacher for this server first, or practise without one"]
+    WeakTeacher { teacher: f64, policy: f64, least: f64, tasks: usize },
 }
 
 pub struct HeadroomStage {
@@ -70,13 +80,8 @@ impl HeadroomStage {
 
     async fn measure(&self, context: &Context) -> Result<Metrics> {
         let policies = context.inputs.get(ROLE).map_or(&[][..], Vec::as_slice);
-        let known = |name: &str| -> Result<Vec<Scenario>> {
-            let mut scenarios: Vec<Scenario> = context.read(name)?;
-            scenarios.retain(truth::is_known);
-            Ok(scenarios)
-        };
-        let train = known("scenarios")?;
-        let dev = if context.has("dev") { known("dev")? } else { Vec::new() };
+        let train = known(context, "scenarios")?;
+        let dev = if context.has("dev") { known(context, "dev")? } else { Vec::new() };
         let of_train = chosen(&train, self.params.tasks, context.seed);
         let of_dev = chosen(&dev, self.params.tasks, context.seed);
         let sampled: Vec<&Scenario> = of_train.iter().copied().chain(of_dev).collect();
@@ -101,7 +106,7 @@ impl HeadroomStage {
             attempts.extend((1..=self.params.samples).map(of));
         }
         let all: Vec<Scenario> = sampled.iter().map(|scenario| (*scenario).clone()).collect();
-        let played = self.play(context, policy, &all, &attempts).await?;
+        let played = play(context, &self.play, policy, &all, &attempts).await?;
         let trajectories: Vec<Trajectory> = played.into_iter().flatten().collect();
         let samples = of_tasks(&trajectories, |id| {
             all.iter().find(|scenario| scenario.id == id).map_or("text", |scenario| &scenario.check)
@@ -138,16 +143,12 @@ impl HeadroomStage {
         if tasks.is_empty() {
             return Ok((0, None));
         }
-        let attempts: Vec<RolloutSpec<'_>> =
-            tasks.iter().map(|scenario| attempt(scenario, 0, Sampling::GREEDY, context.seed)).collect();
         // So few tasks do not tell a start from a base where both solve next to nothing.
         let is_few = tasks.len() < FEW;
         let mut best: Option<(usize, f64)> = None;
         let mut said = Vec::new();
         for (place, policy) in policies.iter().enumerate() {
-            let played = self.play(context, policy, tasks, &attempts).await?;
-            let outcomes = played.iter().flatten().map(|trajectory| trajectory.correct);
-            let success = share_right(outcomes).ok_or(HeadroomError::ServerLost)?;
+            let success = play_greedily(context, &self.play, policy, tasks).await?;
             said.push(format!("{} {:.1} %", policy.name, 100.0 * success));
             if best.is_none_or(|(_, before)| success > before || (success == before && is_few)) {
                 best = Some((place, success));
@@ -165,24 +166,45 @@ impl HeadroomStage {
         Ok((place, Some(success)))
     }
 
-    async fn play(
-        &self,
-        context: &Context,
-        policy: &Input,
-        scenarios: &[Scenario],
-        attempts: &[RolloutSpec<'_>],
-    ) -> Result<Vec<Option<Trajectory>>> {
-        let tools = &context.input("tools")?.path;
-        let mut player = Player::open(context, policy, tools, scenarios, self.play.clone()).await?;
-        let played = player.play(context, attempts).await.at(|| format!("policy \"{}\"", policy.name));
-        player.close().await;
-        played
-    }
-
     /// Episodes at most, if there are enough tasks.
     fn episodes(&self) -> usize {
         self.params.tasks.saturating_mul(2).saturating_mul(self.params.samples as usize)
     }
+}
+
+/// The tasks of an input whose answers are known.
+fn known(context: &Context, role: &str) -> Result<Vec<Scenario>> {
+    let mut scenarios: Vec<Scenario> = context.read(role)?;
+    scenarios.retain(truth::is_known);
+    Ok(scenarios)
+}
+
+/// The share of these tasks that a policy solves, each played once.
+async fn play_greedily(
+    context: &Context,
+    settings: &PlaySettings,
+    policy: &Input,
+    tasks: &[Scenario],
+) -> Result<f64> {
+    let attempts: Vec<RolloutSpec<'_>> =
+        tasks.iter().map(|scenario| attempt(scenario, 0, Sampling::GREEDY, context.seed)).collect();
+    let played = play(context, settings, policy, tasks, &attempts).await?;
+    let outcomes = played.iter().flatten().map(|trajectory| trajectory.correct);
+    Ok(share_right(outcomes).ok_or(HeadroomError::ServerLost)?)
+}
+
+async fn play(
+    context: &Context,
+    settings: &PlaySettings,
+    policy: &Input,
+    scenarios: &[Scenario],
+    attempts: &[RolloutSpec<'_>],
+) -> Result<Vec<Option<Trajectory>>> {
+    let tools = &context.input("tools")?.path;
+    let mut player = Player::open(context, policy, tools, scenarios, settings.clone()).await?;
+    let played = player.play(context, attempts).await.at(|| format!("policy \"{}\"", policy.name));
+    player.close().await;
+    played
 }
 
 /// Where no task has a known answer, nothing says what a policy solves: the last goes on and practises.

@@ -3,65 +3,37 @@
 //! Every measure is a mean over cases (groups, pairs of episodes, conversations). Its interval is a bootstrap of whole
 //! groups.
 
-use std::collections::BTreeMap;
-
+use super::{
+    cases::{AuditedGroup, Cases},
+    trust::{of_judge, trust},
+};
 use crate::{
     data::JudgeAudit,
-    eval::{Clusters, Interval, bootstrap_mean, rate_interval},
-    judge::{Flag, JudgeKind, Round, Scores, pairs, spearman},
+    eval::{Interval, bootstrap_mean, rate_interval},
+    judge::{Flag, JudgeKind, Round, pairs, spearman},
     stage::mean,
 };
 
 const RESAMPLES: usize = 2000;
 
-/// What is known of a group.
-#[derive(Debug, Clone, Default)]
-pub(super) struct AuditedGroup {
-    /// Ids of its trajectories.
-    pub ids: Vec<String>,
-    pub correct: Vec<Option<bool>>,
-    /// Length of each conversation, in bytes.
-    pub lengths: Vec<usize>,
-    pub flags: Vec<Vec<Flag>>,
-    /// Of the judges that could judge it.
-    pub scores: BTreeMap<JudgeKind, Scores>,
-}
-
-/// Values of cases, each with its group.
-#[derive(Debug, Default)]
-pub(super) struct Cases {
-    values: Vec<f64>,
-    groups: Vec<usize>,
-}
-
-impl Cases {
-    fn add(&mut self, group: usize, value: f64) {
-        self.values.push(value);
-        self.groups.push(group);
-    }
-
-    fn clusters(&self) -> Clusters {
-        let mut known: Vec<usize> = self.groups.clone();
-        known.dedup();
-        let places: BTreeMap<usize, usize> =
-            known.into_iter().enumerate().map(|(place, group)| (group, place)).collect();
-        let members: Vec<usize> = self.groups.iter().map(|group| places[group]).collect();
-        Clusters::new(&self.values, &members)
-    }
-}
-
 /// The rows of the audit. Scores that differ by at most `band` are equal.
 pub(super) fn audit(groups: &[AuditedGroup], band: f64, seed: u64) -> Vec<JudgeAudit> {
     let mut rows = Vec::new();
+    let tied: Vec<AuditedGroup> = groups.iter().map(|group| group.tied(band)).collect();
     for kind in JudgeKind::ALL {
         for (measure, cases) in measures(groups, kind, band) {
-            if cases.values.is_empty() {
+            if cases.count() == 0 {
                 continue;
             }
             let clusters = cases.clusters();
             let interval = bootstrap_mean(&clusters, RESAMPLES, seed);
-            rows.push(row(kind.name(), measure, &clusters, interval, cases.values.len()));
+            let value = clusters.mean();
+            rows.push(row(kind.name(), measure, (value, interval), cases.count()));
         }
+        let trust = trust(&tied, of_judge(kind));
+        rows.extend(
+            trust.map(|trust| row(kind.name(), "youden", (trust.value, trust.interval), trust.attempts)),
+        );
     }
     for flag in Flag::ALL {
         let mut cases = Cases::default();
@@ -72,11 +44,12 @@ pub(super) fn audit(groups: &[AuditedGroup], band: f64, seed: u64) -> Vec<JudgeA
                 flagged.extend(flags.contains(&flag).then(|| id.clone()));
             }
         }
-        if cases.values.is_empty() {
+        if cases.count() == 0 {
             continue;
         }
         let clusters = cases.clusters();
-        rows.push(row("episodes", flag.name(), &clusters, rate_interval(&clusters), cases.values.len()));
+        let found = (clusters.mean(), rate_interval(&clusters));
+        rows.push(row("episodes", flag.name(), found, cases.count()));
         rows.extend(flagged.into_iter().map(|id| JudgeAudit {
             judge: "episodes".into(),
             measure: flag.name().into(),
@@ -89,13 +62,13 @@ pub(super) fn audit(groups: &[AuditedGroup], band: f64, seed: u64) -> Vec<JudgeA
     rows
 }
 
-fn row(judge: &str, measure: &str, clusters: &Clusters, interval: Interval, cases: usize) -> JudgeAudit {
+fn row(judge: &str, measure: &str, (value, interval): (f64, Interval), cases: usize) -> JudgeAudit {
     let bound = |end: f64| end.is_finite().then_some(end);
     JudgeAudit {
         judge: judge.into(),
         measure: measure.into(),
         trajectory_id: None,
-        value: clusters.mean(),
+        value,
         low: bound(interval.low),
         high: bound(interval.high),
         n: u32::try_from(cases).unwrap_or(u32::MAX),
@@ -192,8 +165,10 @@ fn sign(difference: f64, band: f64) -> f64 {
 mod tests {
     use serde::Deserialize;
 
+    use std::collections::BTreeMap;
+
     use super::*;
-    use crate::judge::Score;
+    use crate::judge::{Score, Scores};
 
     #[derive(Deserialize)]
     struct Fixture {
@@ -251,8 +226,8 @@ mod tests {
             let groups: Vec<_> = groups.into_iter().map(group).collect();
             for (name, cases) in measures(&groups, JudgeKind::Relative, band) {
                 let (value, n) = expected.get(name).copied().unwrap_or((f64::NAN, 0));
-                assert_eq!(cases.values.len(), n, "{name}");
-                let ours = cases.values.iter().sum::<f64>() / n as f64;
+                assert_eq!(cases.count(), n, "{name}");
+                let ours = if n == 0 { f64::NAN } else { cases.clusters().mean() };
                 assert!(n == 0 || (ours - value).abs() < 1e-12, "{name}: {ours} against {value}");
             }
         }
@@ -281,6 +256,7 @@ mod tests {
             [
                 "command rank_correlation - 1 false n=1",
                 "command pairwise_accuracy - 1 false n=1",
+                "command youden - 1 true n=2",
                 "episodes empty - 0 true n=2",
                 "episodes hedging - 0 true n=2",
                 "episodes copied - 0 true n=2",

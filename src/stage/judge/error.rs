@@ -12,11 +12,16 @@ pub(super) enum JudgeStageError {
     #[hint = "lower the weights and costs of the stage: rewards are 32-bit numbers"]
     NotFinite { trajectory: String, components: String },
     #[error("no scenario has a known answer, and no language model judges")]
-    #[hint = "set `weights = {{ relative = 1.0 }}`, and `base_url` and `model` or `local_model`, to use a language model as judge, or `weights = {{ labels = 1.0 }}` and `labels_file` to use labels of people"]
+    #[hint = "set `weights = {{ relative = 1.0 }}`, and `base_url` and `model` or `local_model`, to use a language model as judge, `weights = {{ labels = 1.0 }}` and `labels_file` to use labels of people, or `weights = {{ consensus = 1.0 }}` for what attempts agree on"]
     NothingToGoBy,
     #[error("only {known} of the {scenarios} scenarios have a known answer; the others are not trained on")]
-    #[hint = "set `weights = {{ relative = 1.0 }}`, and `base_url` and `model` or `local_model`, to use a language model as judge, or `weights = {{ labels = 1.0 }}` and `labels_file` to use labels of people"]
+    #[hint = "set `weights = {{ relative = 1.0 }}`, and `base_url` and `model` or `local_model`, to use a language model as judge, `weights = {{ labels = 1.0 }}` and `labels_file` to use labels of people, or `weights = {{ consensus = 1.0 }}` for what attempts agree on"]
     LittleToGoBy { known: usize, scenarios: usize },
+    #[error(
+        "{known} of the tasks have a known answer, so it is hardly measured whether the judges reward what is right"
+    )]
+    #[hint = "{least} or more make it so: explored tasks have answers, as with `mix = {{ file = 1, explored = 1 }}` in the stage that makes the tasks"]
+    LittleTrust { known: usize, least: usize },
     #[error("`weights.{name}` is {value}, and should be a number of 0 or more")]
     #[hint = "0 leaves a part out, and `veto = false` lets a judge overrule the known answer"]
     Weight { name: &'static str, value: f64 },

@@ -5,8 +5,10 @@
 //! request.
 
 mod audit;
+mod cases;
 mod change;
 mod error;
+mod trust;
 
 use std::{
     collections::BTreeMap,
@@ -33,21 +35,24 @@ use super::{
     memory::Load,
     metrics,
     preflight::{ExpectedOutput, ExpectedOutputs, Preflight, PreflightContext},
+    scenarios::explored::reads_by_name,
     share_right, typed,
 };
 use crate::{
-    data::{self, JudgeAudit, Label, Reward, Scenario, Trajectory},
+    data::{self, JudgeAudit, Label, Reward, Scenario, Tool, Trajectory},
     engine::Footprint,
     error::{At, Failure, Interrupted, Result},
     hash::Digest,
     judge::{
         Criterion, JudgeKind, JudgeModel, JudgedTrajectory, Program, Relative, ReplyCache, Rubric, Score,
-        Scores, Scoring, Shaping, correct, criteria, flags, program_words, rewards, with_ties,
+        Scores, Scoring, Shaping, consensus, correct, criteria, default_criteria, flags, program_words,
+        rewards, shown_tool, with_ties,
     },
     llm::{self, Budget, Client, Endpoint, LanguageModel, LlmError, Provider},
     program::find_program,
 };
-use audit::{AuditedGroup, audit};
+use audit::audit;
+use cases::AuditedGroup;
 pub use change::{RewardChange, compare_rewards};
 use error::JudgeStageError;
 
@@ -62,7 +67,7 @@ pub(super) struct Params {
     repeats: u32,
     structured: bool,
     rubric_scores: Scoring,
-    tie_band: f64,
+    tie_band: Option<f64>,
     shown_bytes: usize,
     criteria: Option<Map<String, Value>>,
     criteria_file: Option<PathBuf>,
@@ -84,6 +89,9 @@ pub struct Judge {
     params: Params,
     shaping: Shaping,
 }
+
+/// Tasks with known answers that tell whether judges can be trusted.
+const KNOWN_TASKS: usize = 60;
 
 /// The judges of a stage that are language models.
 struct Judges {
@@ -149,6 +157,14 @@ impl Judge {
             scores_of(program, context, &groups, &mut scores).await?;
         }
         let labelled = labels.map(|labels| add_labels(&labels, &groups, &mut scores));
+        let mut agreeing = 0;
+        if self.shaping.uses(JudgeKind::Consensus) {
+            agreeing = add_consensus(&groups, &self.reading_tools(context)?, &mut scores);
+            context.observer.note(&format!(
+                "more than half of the attempts agree on {agreeing} of {} tasks",
+                groups.len()
+            ));
+        }
         if let Some(labelled) = labelled {
             context
                 .observer
@@ -185,7 +201,8 @@ impl Judge {
         }
         if judges.is_none() {
             let is_unknown = |(_, attempt): &(usize, JudgedTrajectory<'_>)| correct(attempt).is_none();
-            let is_scored = program.is_some() || labelled.is_some_and(|labelled| labelled > 0);
+            let is_scored =
+                program.is_some() || agreeing > 0 || labelled.is_some_and(|labelled| labelled > 0);
             if !is_scored && !groups.is_empty() && groups.iter().flatten().all(is_unknown) {
                 return Err(JudgeStageError::NothingToGoBy.into());
             }
@@ -193,17 +210,60 @@ impl Judge {
         }
         let audited: Vec<AuditedGroup> =
             groups.iter().zip(scores).map(|(members, scores)| audited(members, scores)).collect();
-        let audit = audit(&audited, self.params.tie_band, context.seed);
+        let audit = audit(&audited, self.tie_band(), context.seed);
         context.write("rewards", &rewards)?;
         context.write("judge_audit", &audit)?;
-        Ok(measured(&rewards, &audited, judges.as_ref(), unjudged, &audit))
+        let mut found = measured(&rewards, &audited, judges.as_ref(), unjudged, &audit);
+        found.extend(self.trust(&audited, context));
+        Ok(found)
+    }
+
+    /// Whether what judges reward is right, where they decide what is learned.
+    fn trust(&self, groups: &[AuditedGroup], context: &Context) -> Metrics {
+        let decides =
+            !self.shaping.sees_truth() || groups.iter().flat_map(|group| &group.correct).any(Option::is_none);
+        let weights = JudgeKind::ALL.into_iter().map(|kind| (kind, self.shaping.weight(kind)));
+        let weights: BTreeMap<JudgeKind, f64> = weights.filter(|(_, weight)| *weight > 0.0).collect();
+        if !decides || weights.is_empty() {
+            return Metrics::new();
+        }
+        let tied: Vec<AuditedGroup> = groups.iter().map(|group| group.tied(self.tie_band())).collect();
+        let Some(trust) = trust::trust(&tied, trust::of_all(&weights)) else { return Metrics::new() };
+        if trust.is_lost() {
+            context
+                .observer
+                .note(&format!("the judges reward wrong attempts nearly as often as right ones: {trust}"));
+        }
+        metrics([
+            ("trust", trust.value),
+            ("trust_low", trust.interval.low),
+            ("trust_high", trust.interval.high),
+            ("trust_tasks", trust.tasks as f64),
+            ("trusted", f64::from(u8::from(!trust.is_lost()))),
+        ])
+    }
+
+    /// Whether a tool only reads, as far as its annotations and its name say so.
+    fn reading_tools(&self, context: &Context) -> Result<impl Fn(&str) -> bool + use<>> {
+        let tools: Vec<Tool> = context.read_optional("tools")?.unwrap_or_default();
+        let declared: BTreeMap<String, bool> = tools
+            .into_iter()
+            .filter_map(|tool| Some((tool.name.clone(), tool.hint("readOnlyHint")?)))
+            .collect();
+        Ok(move |name: &str| declared.get(name).copied().unwrap_or_else(|| reads_by_name(name)))
+    }
+
+    fn tie_band(&self) -> f64 {
+        // Probabilities never tie, and small differences between equal attempts are noise.
+        let default = if self.params.rubric_scores == Scoring::Probability { 0.1 } else { 0.0 };
+        self.params.tie_band.unwrap_or(default)
     }
 
     /// The scores that enter the reward.
     fn tied(&self, scores: &GroupScores) -> BTreeMap<JudgeKind, Vec<Option<Score>>> {
         let tied = |(kind, judged): (&JudgeKind, &Scores)| {
             let mut scores = judged.scores.clone();
-            with_ties(&mut scores, self.params.tie_band);
+            with_ties(&mut scores, self.tie_band());
             (*kind, scores)
         };
         scores.iter().map(tied).collect()
@@ -217,7 +277,7 @@ impl Judge {
         let Params { criteria: table, criteria_file, .. } = &self.params;
         let found = match (table, criteria_file) {
             (Some(_), Some(_)) => Err("both `criteria` and `criteria_file` are set".into()),
-            (None, None) => Err("neither `criteria` nor `criteria_file` is set".into()),
+            (None, None) => Ok(default_criteria()),
             (Some(table), None) => criteria(table),
             (None, Some(file)) => read_criteria(file),
         };
@@ -285,7 +345,9 @@ impl Judge {
             Some(local) => local,
             None => Arc::new(self.client(context)?),
         };
-        let model = JudgeModel { model, attempts, repeats, structured, shown_bytes };
+        let tools: Vec<Tool> = context.read_optional("tools")?.unwrap_or_default();
+        let tools = tools.iter().filter(|tool| !tool.synthetic).map(shown_tool).collect();
+        let model = JudgeModel { model, attempts, repeats, structured, shown_bytes, tools };
         let relative = self.shaping.uses(JudgeKind::Relative).then(|| Relative {
             model: model.clone(),
             prompt: context.text("relative").to_owned(),
@@ -412,6 +474,12 @@ impl StageKind for Judge {
                 }
             }
         }
+        if let Some(tasks) = context.scenarios().filter(|_| is_judged) {
+            let (known, all) = (tasks.answered, tasks.count());
+            if (known < all || !shaping.sees_truth()) && known < KNOWN_TASKS {
+                preflight.note("scenarios", JudgeStageError::LittleTrust { known, least: KNOWN_TASKS });
+            }
+        }
         preflight.with("rewards", ExpectedOutput::Rewards(self.scored_by()))
     }
 
@@ -512,6 +580,19 @@ fn add_labels(labels: &BTreeMap<String, bool>, groups: &[Group<'_>], scores: &mu
         labelled += count;
     }
     labelled
+}
+
+/// Adds what attempts agree on. Returns the number of groups in which more than half do.
+fn add_consensus(groups: &[Group<'_>], reads: &dyn Fn(&str) -> bool, scores: &mut [GroupScores]) -> usize {
+    let mut agreeing = 0;
+    for (members, scores) in groups.iter().zip(scores) {
+        let attempts: Vec<JudgedTrajectory<'_>> = members.iter().map(|(_, attempt)| *attempt).collect();
+        if let Some(found) = consensus(&attempts, reads) {
+            agreeing += 1;
+            scores.insert(JudgeKind::Consensus, found);
+        }
+    }
+    agreeing
 }
 
 /// The language models' scores by group.

@@ -306,10 +306,9 @@ async fn mistakes_in_the_composition_are_refused() {
         params
     };
     let cases = [
-        (model(json!({"weights": {"rubric": 1.0}})), "judge::criteria"),
         (model(json!({"weights": {"rubric": 1.0}, "criteria": {}})), "judge::criteria"),
         (model(json!({"weights": {"rubric": 1.0}, "criteria_file": "/no/such/file"})), "judge::criteria"),
-        (model(json!({"gates": {"rubric.x": {"below": 0.5}}})), "judge::criteria"),
+        (model(json!({"gates": {"rubric.x": {"below": 0.5}}})), "judge::gates"),
         (json!({"gates": {"nothing": {"below": 0.5}}}), "judge::gates"),
         (json!({"gates": {"injection": {"below": 2}}}), "judge::gates"),
         (json!({"weights": {"command": 1.0}}), "judge::no_model"),
@@ -493,4 +492,61 @@ async fn labels_of_people_score_the_groups_that_have_some() {
     let no_file =
         judged(&scenarios, &trajectories, json!({"weights": {"labels": 1.0}})).await.result.unwrap_err();
     assert_eq!(no_file.code(), "judge::no_model");
+}
+
+/// An episode that called a tool with success before it answered.
+fn looked(scenario: &str, sample: usize, answer: &str) -> Trajectory {
+    let call = json!({"id": "a", "function": {"name": "t", "arguments": {}}});
+    let messages = json!([
+        {"role": "assistant", "content": "", "tool_calls": [call]},
+        {"role": "tool", "tool_call_id": "a", "content": "x"},
+        {"role": "assistant", "content": answer},
+    ]);
+    Trajectory {
+        id: format!("{scenario}/{sample}"),
+        messages: messages.to_string(),
+        ..trajectory(scenario, answer)
+    }
+}
+
+#[tokio::test]
+async fn attempts_that_agree_are_rewarded_where_nobody_knows_the_answer() {
+    let scenarios = [scenario("a", None), scenario("b", None)];
+    let answers = [("a", "5"), ("a", "5"), ("a", "6"), ("b", "1"), ("b", "2"), ("b", "3")];
+    let trajectories: Vec<Trajectory> =
+        answers.iter().enumerate().map(|(sample, (id, answer))| looked(id, sample, answer)).collect();
+    let params = json!({"weights": {"consensus": 3.0}, "unfinished_cost": 0.0});
+    let found = judged(&scenarios, &trajectories, params.clone()).await;
+    assert_eq!(
+        found.rewards,
+        [r#"a/0 2 {"consensus":2.0}"#, r#"a/1 2 {"consensus":2.0}"#, r#"a/2 1 {"consensus":1.0}"#],
+        "b has no majority"
+    );
+    assert!(!found.result.unwrap().contains_key("trusted"), "no answer is known");
+    let none = judged(&scenarios[1..], &trajectories[3..], params).await.result.unwrap_err();
+    assert_eq!(none.code(), "judge::nothing_to_go_by");
+}
+
+#[tokio::test]
+async fn trust_is_measured_on_known_answers_that_the_reward_does_not_see() {
+    let right: [&[&str]; 2] = [&["5", "5", "5", "6"], &["6", "6", "6", "5"]];
+    let measured = async |wrong: usize| {
+        let ids: Vec<String> = (0..40).map(|index| format!("s{index:02}")).collect();
+        let scenarios: Vec<Scenario> = ids.iter().map(|id| scenario(id, Some("5"))).collect();
+        let of = |(index, id): (usize, &String)| -> Vec<Trajectory> {
+            let answers = right[usize::from(index < wrong)].iter().enumerate();
+            answers.map(|(sample, answer)| looked(id, sample, answer)).collect()
+        };
+        let trajectories: Vec<Trajectory> = ids.iter().enumerate().flat_map(of).collect();
+        let params = json!({"weights": {"truth": 0.0, "consensus": 1.0}, "veto": false});
+        judged(&scenarios, &trajectories, params).await.result.unwrap()
+    };
+    let mostly = measured(4).await;
+    assert_eq!((mostly["trusted"], mostly["trust_tasks"]), (1.0, 40.0));
+    // Of right attempts 108 of 112 are in a majority, of wrong ones 12 of 48.
+    assert!((mostly["trust"] - (108.0 / 112.0 - 12.0 / 48.0)).abs() < 1e-12);
+    assert_eq!(mostly["audit.consensus.youden"], mostly["trust"]);
+    let half = measured(20).await;
+    assert!(half["trust"].abs() < 1e-12 && half["trust_high"] < 0.3, "{half:?}");
+    assert_eq!(half["trusted"], 0.0);
 }

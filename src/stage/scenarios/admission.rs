@@ -46,6 +46,8 @@ pub enum Reason {
     TooEasy,
     /// The policy solves it too seldom.
     TooHard,
+    /// Attempts at it come to different answers.
+    Disagreed,
 }
 
 impl Reason {

@@ -72,6 +72,13 @@ pub enum ScenarioError {
     #[diagnostic(class = work)]
     #[hint = "raise `max_pass_rate` or lower `min_pass_rate`; tries are kept, so that the stage does not repeat them"]
     NothingLeft { tasks: usize },
+    #[error("no training task is left: {votes} attempts agree on the answer of none of {tasks}")]
+    #[diagnostic(class = work)]
+    #[hint = "let a stronger model vote with `answers_from` or `answers_endpoint`; attempts are kept, so that the stage does not repeat them"]
+    NoAgreement { tasks: usize, votes: u32 },
+    #[error("both `answers_from` and `answers_endpoint` are set")]
+    #[hint = "leave one of them out"]
+    TwoVoters,
     #[error("no pass rate is from {min} on and below {max}")]
     #[hint = "lower `min_pass_rate`, or raise `max_pass_rate`; above 1 it refuses no task"]
     PassRates { min: f64, max: f64 },

@@ -36,6 +36,7 @@ mod sources;
 pub mod split;
 mod traces;
 pub(in crate::stage) mod tries;
+pub(in crate::stage) mod votes;
 mod words;
 mod writer;
 
@@ -53,6 +54,7 @@ pub use self::error::ScenarioError;
 use self::{
     params::{Params, Source},
     tries::{Tries, TryResults},
+    votes::Votes,
 };
 use super::{
     Context, Metrics, StageError, StageKind,
@@ -76,18 +78,19 @@ const FEW: usize = 20;
 pub struct Scenarios {
     params: Params,
     tries: Tries,
-    /// Given with a policy that tries tasks.
+    votes: Votes,
+    /// Given with a policy that tries tasks or votes on answers, or an endpoint that does.
     agent: Option<AgentSettings>,
 }
 
 impl Scenarios {
     pub fn parse(params: &Map<String, Value>) -> Result<Self, StageError> {
         let agent = if params.contains_key("max_turns") { Some(typed(params)?) } else { None };
-        Ok(Self { params: Params::parse(params)?, tries: typed(params)?, agent })
+        Ok(Self { params: Params::parse(params)?, tries: typed(params)?, votes: typed(params)?, agent })
     }
 
     async fn make(&self, context: &Context) -> Result<Metrics> {
-        let Self { params, tries, agent } = self;
+        let Self { params, tries, votes, agent } = self;
         params.complete(local_model::is_given(context))?;
         tries.check()?;
         let others: Vec<Scenario> = context.read_optional("held_out")?.unwrap_or_default();
@@ -99,7 +102,12 @@ impl Scenarios {
             let count = made.heldout.len();
             context.observer.note(&format!("held-out set: {count} tasks, heldout_digest = \"{digest}\""));
         }
-        let tried = match agent {
+        let mut voted = Metrics::new();
+        if let Some(agent) = agent.as_ref().filter(|_| votes.has_voter(context.has(votes::ROLE))) {
+            let play = votes.settings(agent.clone());
+            voted = votes.label(context, play, &mut made.train, &mut made.admission).await?;
+        }
+        let tried = match agent.as_ref().filter(|_| context.has(tries::ROLE)) {
             Some(agent) => {
                 let play = tries.settings(agent.clone());
                 tries.select(context, play, &mut made.train, &mut made.admission).await?
@@ -139,6 +147,7 @@ impl Scenarios {
         let mut metrics = metrics::metrics(&made);
         metrics.insert("start".into(), start.len() as f64);
         metrics.insert("dev".into(), dev.len() as f64);
+        metrics.extend(voted);
         metrics.extend(tried.metrics);
         Ok(metrics)
     }
@@ -183,7 +192,7 @@ impl StageKind for Scenarios {
     }
 
     fn preflight(&self, context: &PreflightContext<'_>) -> Preflight {
-        preflight::preflight(&self.params, &self.tries, self.agent.as_ref(), context)
+        preflight::preflight(&self.params, (&self.tries, &self.votes), self.agent.as_ref(), context)
     }
 
     fn requirements<'a>(&'a self, expected: &'a ExpectedOutputs) -> StageFuture<'a, Vec<Requirement>> {
@@ -245,13 +254,17 @@ impl StageKind for Scenarios {
         let tries = tries
             .zip(self.agent.clone())
             .map(|(policy, agent)| self.tries.settings(agent).footprint(load, policy, usize::MAX));
-        local.into_iter().chain(tries).max_by_key(Footprint::total)
+        let votes = load.policies(votes::ROLE).next().zip(self.agent.clone());
+        let votes =
+            votes.map(|(policy, agent)| self.votes.settings(agent).footprint(load, policy, usize::MAX));
+        local.into_iter().chain(tries).chain(votes).max_by_key(Footprint::total)
     }
 
     fn shares_model(&self, role: &str) -> bool {
         match role {
             local_model::ROLE => self.params.asks(),
             tries::ROLE => self.tries.tries > 0,
+            votes::ROLE => true,
             _ => false,
         }
     }

@@ -10,11 +10,13 @@ use super::{
     params::{Params, Source},
     split,
     tries::{self, Tries},
+    votes::{self, Votes},
 };
 use crate::{
     agent::AgentSettings,
     data::{self, Scenario, Tool},
     judge::{solved_idly, truth},
+    llm,
     stage::{
         local_model::{self, LocalModelError},
         preflight::{ExpectedOutput, ExpectedScenarios, Preflight, PreflightContext},
@@ -28,7 +30,7 @@ const CHECKED_BYTES: u64 = 1 << 20;
 /// Checks the declaration of families, or the tasks.
 pub fn preflight(
     params: &Params,
-    tries: &Tries,
+    (tries, votes): (&Tries, &Votes),
     agent: Option<&AgentSettings>,
     context: &PreflightContext<'_>,
 ) -> Preflight {
@@ -57,6 +59,7 @@ pub fn preflight(
             }
         }
     }
+    check_votes(votes, agent, context, &mut preflight);
     preflight.check("source", params.complete(is_local));
     if !is_local && params.asks_endpoint() && params.max_cost.is_some() && context.prices.is_none() {
         preflight.error("max_cost", ScenarioError::NoPrices);
@@ -91,6 +94,28 @@ pub fn preflight(
         _ => {}
     }
     preflight
+}
+
+/// Checks who votes on answers.
+fn check_votes(
+    votes: &Votes,
+    agent: Option<&AgentSettings>,
+    context: &PreflightContext<'_>,
+    preflight: &mut Preflight,
+) {
+    let has_policy = context.inputs.contains_key(votes::ROLE);
+    if let Some(endpoint) = &votes.answers_endpoint {
+        if has_policy {
+            preflight.error("answers_endpoint", ScenarioError::TwoVoters);
+        }
+        let key = endpoint.api_key_env.as_deref();
+        preflight.check("answers_endpoint", llm::check_address(&endpoint.base_url, key));
+        if let Some(Err(cause)) = key.map(llm::check_key) {
+            preflight.unavailable("answers_endpoint", cause);
+        }
+    } else if let Some(agent) = agent.filter(|_| has_policy && (context.finished)("train").is_none()) {
+        prompts::check(context, votes::ROLE, agent, preflight);
+    }
 }
 
 /// Checks what state checks call against the tools that the server listed in an earlier run.

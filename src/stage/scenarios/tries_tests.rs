@@ -53,6 +53,10 @@ impl Bench {
         if params["tries"].is_u64() {
             inputs.push(("policy", &policy));
         }
+        let voter = self.path("voter");
+        if params["answers_votes"].is_u64() {
+            inputs.push(("answers_from", &voter));
+        }
         let mut all =
             json!({"source": "file", "file": self.path("tasks.json"), "max_turns": 2, "max_turn_tokens": 12});
         all.as_object_mut().unwrap().extend(params.as_object().unwrap().clone());
@@ -151,4 +155,56 @@ async fn a_resumed_stage_and_one_with_more_tries_play_only_what_is_missing() {
     context.params.insert("tries".into(), json!(4));
     testing::run(&context).await.unwrap();
     assert_eq!(rows.finished().unwrap().len(), 8);
+}
+
+/// Lets a policy vote that calls the server and then gives one of these answers, each equally often.
+fn voting(bench: &Bench, answers: &[&str]) {
+    let call = |name: &str, arguments: Value| {
+        format!("<tool_call>\n{}\n</tool_call>\n", json!({"name": name, "arguments": arguments}))
+    };
+    let reply = |answer: &&str| call("t", json!({})) + &call("complete_task", json!({"answer": answer}));
+    testing::replier(&bench.path("voter"), &answers.iter().map(reply).collect::<Vec<_>>(), 2048);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_training_task_gets_the_answer_that_attempts_agree_on_and_says_that_it_is_voted() {
+    let bench = Bench::answering(&["7"]).await;
+    voting(&bench, &["42"]);
+    let metrics = bench.run("out", json!({"answers_votes": 4})).await;
+    let train: Vec<Scenario> = data::read(&bench.path("out/train.parquet")).unwrap();
+    let of = |task: &str| train.iter().find(|one| one.task == task).unwrap();
+    let open = of("Open?");
+    assert_eq!(
+        (open.answer.as_deref(), &*open.check, open.voted),
+        (Some("42"), "number", Some(Sparse(true)))
+    );
+    let known = of("Easy?");
+    assert_eq!((known.answer.as_deref(), known.voted), (Some("7"), None), "known answers stay");
+    assert_eq!(metrics["voted"], 1.0);
+    assert!(!metrics.contains_key("tried"));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_task_whose_attempts_disagree_or_called_nothing_is_left_out() {
+    let bench = Bench::answering(&["7"]).await;
+    voting(&bench, &["1", "2", "3", "4"]);
+    let metrics = bench.run("out", json!({"answers_votes": 8})).await;
+    assert_eq!(bench.tasks("out/train.parquet"), ["Easy?", "Hard?"]);
+    assert_eq!((metrics["voted"], metrics["refused_disagreed"]), (0.0, 1.0));
+    let admission: Vec<Admission> = data::read(&bench.path("out/admission.parquet")).unwrap();
+    let row = admission.iter().find(|row| row.task == "Open?").unwrap();
+    assert_eq!(row.detail.as_deref(), Some("fewer than three quarters of 8 attempts agree"));
+
+    let bench = Bench::answering(&["7"]).await;
+    let call = json!({"name": "complete_task", "arguments": {"answer": "7"}});
+    testing::caller(&bench.path("voter"), &[call]);
+    assert_eq!(bench.run("out", json!({"answers_votes": 4})).await["voted"], 0.0, "it looked at nothing");
+    std::fs::write(bench.path("tasks.json"), json!([{"task": "Open?", "split": "train"}]).to_string())
+        .unwrap();
+    let none = testing::run(&bench.stage("none", json!({"answers_votes": 4})).0).await.unwrap_err();
+    assert_eq!(none.code(), "scenarios::no_agreement");
+    let two =
+        json!({"answers_votes": 4, "answers_endpoint": {"base_url": "http://127.0.0.1:9/v1", "model": "m"}});
+    let two = testing::run(&bench.stage("two", two).0).await.unwrap_err();
+    assert_eq!(two.code(), "scenarios::two_voters");
 }

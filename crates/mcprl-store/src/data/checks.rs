@@ -87,6 +87,9 @@ pub struct StateCheck {
     pub tool: String,
     #[serde(default, skip_serializing_if = "Map::is_empty")]
     pub arguments: Map<String, Value>,
+    /// Without a condition, the result decides nothing: what attempts leave behind is compared between them (`consensus` of
+    /// `judge`), where nobody knows what is right.
+    #[serde(default, skip_serializing_if = "TextCheck::is_absent")]
     pub expect: TextCheck,
     /// What the task changes, as it is before: compared like `same`. Absent if the result stays as it is. No condition of
     /// success: an exam says by it whether a failed episode changed nothing, or something else.
@@ -119,17 +122,34 @@ impl Checks {
         serde_json::json!(self).to_string()
     }
 
+    /// Whether there is a condition of success.
+    pub fn decides(&self) -> bool {
+        !self.answer.is_empty()
+            || self.calls.is_some()
+            || self.state.iter().any(|check| check.expect.decides())
+    }
+
     fn problem(&self) -> Option<String> {
         if *self == Self::default() {
             return Some("there is no check; name `answer`, `calls` or `state`".into());
         }
         let texts = self.answer.iter().map(|check| ("answer".to_owned(), check));
-        let states = self.state.iter().map(|check| (format!("state, tool `{}`", check.tool), &check.expect));
+        let states = self.state.iter().filter(|check| check.expect.decides());
+        let states = states.map(|check| (format!("state, tool `{}`", check.tool), &check.expect));
         texts.chain(states).find_map(|(place, check)| Some(format!("{place}: {}", check.problem()?)))
     }
 }
 
 impl TextCheck {
+    /// Whether it has a condition.
+    pub fn decides(&self) -> bool {
+        *self != Self { ignore: self.ignore.clone(), ..Self::default() }
+    }
+
+    fn is_absent(&self) -> bool {
+        *self == Self::default()
+    }
+
     fn problem(&self) -> Option<String> {
         let Self { json, equals, number, tolerance, set, matches, same, ignore } = self;
         if json.as_ref().is_some_and(|pointer| !pointer.is_empty() && !pointer.starts_with('/')) {

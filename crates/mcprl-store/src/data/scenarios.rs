@@ -58,6 +58,9 @@ table! {
         /// How the answer is read from the results of the reference solution, as JSON, where that is known. An exam reads it again
         /// (docs/guides/scenarios.md).
         reads: Option<Json>,
+        /// Whether its answer, or the state that it should leave, is what attempts at it agreed on. The column is absent if no
+        /// scenario has such an answer.
+        voted: Option<Sparse<bool>>,
         /// Of a held-out task: whether a training task is of the same `kind`, with other values. Absent where that is not known.
         trained_kind: Option<Sparse<bool>>,
     }

@@ -1,0 +1,222 @@
+//! What most attempts at a task agree on, for tasks whose answer nobody knows (TTRL, Zuo et al. 2025).
+//!
+//! An attempt votes for its answer; where the scenario reads a state after the episode, for that state. Attempts that looked at
+//! nothing, repeat the task, hedge or only say that they are done have no vote, so that they never win.
+
+use serde_json::Value;
+
+use super::{DONE, JudgedTrajectory, Score, Scores, flags, state, truth};
+use crate::data::{Checks, StateCheck};
+
+/// Words of an answer that says no more than that the attempt has ended.
+const EMPTY_WORDS: [&str; 7] = [DONE, "ok", "okay", "success", "completed", "finished", "complete"];
+
+/// What an attempt votes for.
+enum Vote<'a> {
+    Answer(&'a str),
+    /// The results of the state checks, in one notation.
+    State(Vec<Value>),
+}
+
+impl<'a> Vote<'a> {
+    /// `reads` tells whether a tool only reads. A state is a vote only of an attempt that may have changed something.
+    fn of(attempt: &JudgedTrajectory<'a>, reads: &dyn Fn(&str) -> bool) -> Option<Self> {
+        let JudgedTrajectory { scenario, trajectory } = attempt;
+        let checks = scenario.checks.as_ref().and_then(|checks| Checks::parse(&checks.0).ok());
+        let checks = checks.map(|checks| checks.state).unwrap_or_default();
+        let mut succeeded = truth::successful_tools(&trajectory.messages);
+        if !checks.is_empty() {
+            let left = truth::state_left(trajectory);
+            let left = left.iter().chain(std::iter::repeat(&None));
+            let normal = |(check, left): (&StateCheck, &Option<Value>)| {
+                left.as_ref().map(|left| state::normal(left, &check.expect.ignore))
+            };
+            let found: Option<Vec<Value>> = checks.iter().zip(left).map(normal).collect();
+            return found.filter(|_| succeeded.iter().any(|tool| !reads(tool))).map(Self::State);
+        }
+        let answer = trajectory.answer.as_deref()?;
+        let says_nothing = EMPTY_WORDS.iter().any(|word| truth::same_answer("text")(word, answer));
+        let is_vote = succeeded.pop().is_some()
+            && !says_nothing
+            && flags(scenario, trajectory, None).is_empty()
+            && !flags::repeats(&scenario.task, answer);
+        is_vote.then_some(Self::Answer(answer))
+    }
+
+    fn is_same(&self, other: &Self, task: &str) -> bool {
+        match (self, other) {
+            (Self::Answer(one), Self::Answer(other)) => truth::agree(task, one, other),
+            (Self::State(one), Self::State(other)) => one == other,
+            _ => false,
+        }
+    }
+}
+
+/// The votes of a group, as the class of each attempt's vote and the number of votes of each class.
+struct Count {
+    class: Vec<Option<usize>>,
+    votes: Vec<usize>,
+}
+
+fn count(group: &[JudgedTrajectory<'_>], reads: &dyn Fn(&str) -> bool) -> Count {
+    let votes: Vec<Option<Vote<'_>>> = group.iter().map(|attempt| Vote::of(attempt, reads)).collect();
+    let mut firsts: Vec<&Vote<'_>> = Vec::new();
+    let mut found = Count { class: Vec::with_capacity(group.len()), votes: Vec::new() };
+    for (vote, attempt) in votes.iter().zip(group) {
+        let class = vote.as_ref().map(|vote| {
+            let known = firsts.iter().position(|first| first.is_same(vote, &attempt.scenario.task));
+            known.unwrap_or_else(|| {
+                firsts.push(vote);
+                found.votes.push(0);
+                firsts.len() - 1
+            })
+        });
+        class.into_iter().for_each(|class| found.votes[class] += 1);
+        found.class.push(class);
+    }
+    found
+}
+
+/// Scores of a group: the share of its attempts that agree with each. `None` unless more than half of them agree.
+///
+/// `reads` tells whether a tool only reads.
+pub fn consensus(group: &[JudgedTrajectory<'_>], reads: &dyn Fn(&str) -> bool) -> Option<Scores> {
+    let Count { class, votes } = count(group, reads);
+    let most = votes.iter().max().copied().unwrap_or(0);
+    if 2 * most <= group.len() {
+        return None;
+    }
+    let score = |class: &Option<usize>| {
+        let votes = class.map_or(0, |class| votes[class]);
+        #[expect(clippy::cast_precision_loss, reason = "attempts of a group")]
+        let score = votes as f64 / group.len() as f64;
+        Some(Score { score, ..Score::default() })
+    };
+    Some(Scores { scores: class.iter().map(score).collect(), ..Scores::default() })
+}
+
+/// The first attempt with the result that at least this many of a group agree on.
+///
+/// `reads` tells whether a tool only reads.
+pub fn agreed(group: &[JudgedTrajectory<'_>], least: usize, reads: &dyn Fn(&str) -> bool) -> Option<usize> {
+    let Count { class, votes } = count(group, reads);
+    let (winner, most) = votes.iter().copied().enumerate().max_by_key(|(_, votes)| *votes)?;
+    (most >= least.max(1)).then(|| class.iter().position(|class| *class == Some(winner)))?
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+    use crate::data::{Json, Scenario, Trajectory};
+
+    fn task(task: &str) -> Scenario {
+        Scenario { task: task.into(), check: "none".into(), ..Scenario::default() }
+    }
+
+    /// An episode with one call of this tool, which succeeds or not, and this answer.
+    fn episode(tool: &str, succeeds: bool, answer: Option<&str>) -> Trajectory {
+        let call = json!({"id": "a", "type": "function", "function": {"name": tool, "arguments": {}}, "form": "template"});
+        let mut result = json!({"role": "tool", "tool_call_id": "a", "content": "x"});
+        if !succeeds {
+            result["is_error"] = true.into();
+            result["error"] = "tool".into();
+        }
+        let messages = json!([
+            {"role": "user", "content": "?"},
+            {"role": "assistant", "content": "", "tool_calls": [call]},
+            result
+        ]);
+        Trajectory {
+            messages: messages.to_string(),
+            answer: answer.map(str::to_owned),
+            ..Trajectory::default()
+        }
+    }
+
+    fn scores(scenario: &Scenario, episodes: &[Trajectory]) -> Option<Vec<f64>> {
+        let group: Vec<JudgedTrajectory<'_>> =
+            episodes.iter().map(|trajectory| JudgedTrajectory { scenario, trajectory }).collect();
+        let scores = consensus(&group, &|tool| tool.starts_with("get"))?.scores;
+        Some(scores.into_iter().map(|score| score.unwrap().score).collect())
+    }
+
+    fn answers(asked: &str, answers: &[&str]) -> Option<Vec<f64>> {
+        let episodes: Vec<Trajectory> =
+            answers.iter().map(|answer| episode("get", true, Some(answer))).collect();
+        scores(&task(asked), &episodes)
+    }
+
+    #[test]
+    fn an_attempt_earns_the_share_that_agrees_with_it() {
+        let asked = "How many orders are paid?";
+        assert_eq!(answers(asked, &["5", "5.0", "6", "5"]), Some(vec![0.75, 0.75, 0.25, 0.75]));
+        assert_eq!(answers(asked, &["5", "There are 5 paid orders.", "7"]).unwrap()[1], 2.0 / 3.0);
+        assert_eq!(
+            answers("Who has them?", &["Ann, Ben", "Ben, Ann", "Ann"]).unwrap()[..2],
+            [2.0 / 3.0, 2.0 / 3.0]
+        );
+    }
+
+    #[test]
+    fn without_more_than_half_there_is_no_reward() {
+        let asked = "How many orders are paid?";
+        assert_eq!(answers(asked, &["5", "5", "6", "7"]), None);
+        assert_eq!(answers(asked, &["5", "6"]), None);
+        assert_eq!(answers(asked, &[]), None);
+    }
+
+    #[test]
+    fn echoes_nothing_and_done_never_win() {
+        for said in ["done", "Done.", "OK", "", "?", "T107", "the owner of ticket T107", "Ann or Ben"] {
+            assert_eq!(answers("Who is the owner of ticket T107?", &[said; 4]), None, "{said:?}");
+        }
+        let unlooked =
+            Trajectory { answer: Some("Ann".into()), messages: "[]".into(), ..Trajectory::default() };
+        let failed = episode("get", false, Some("Ann"));
+        let right = episode("get", true, Some("Ann"));
+        let asked = task("Who is the owner of ticket T107?");
+        assert_eq!(scores(&asked, &[unlooked.clone(), unlooked.clone(), unlooked.clone()]), None);
+        assert_eq!(scores(&asked, &[failed.clone(), failed.clone()]), None);
+        assert_eq!(
+            scores(&asked, &[right.clone(), unlooked, right.clone(), failed]),
+            None,
+            "half is no majority"
+        );
+        assert_eq!(scores(&asked, &[right.clone(), right]), Some(vec![1.0, 1.0]));
+    }
+
+    #[test]
+    fn of_a_change_the_states_have_to_agree() {
+        let checks = json!({"state": [{"tool": "list", "expect": {"ignore": ["at"]}}]}).to_string();
+        let order = Scenario { checks: Some(Json(checks)), ..task("Close ticket T107.") };
+        let left = |tool: &str, state: &Value| Trajectory {
+            state: Some(Json(json!([state.to_string()]).to_string())),
+            ..episode(tool, true, Some("done"))
+        };
+        let (open, closed) = (json!([{"status": "open", "at": 1}]), json!([{"status": "closed", "at": 2}]));
+        let later = json!([{"at": 3, "status": "closed"}]);
+        let found = [left("close", &closed), left("close", &later), left("close", &open)];
+        assert_eq!(scores(&order, &found), Some(vec![2.0 / 3.0, 2.0 / 3.0, 1.0 / 3.0]));
+        let idle = [left("get", &open), left("get", &open), left("close", &closed)];
+        assert_eq!(scores(&order, &idle), None, "attempts that only read have no vote");
+        let unread = Trajectory { state: Some(Json("[null]".into())), ..left("close", &closed) };
+        assert_eq!(scores(&order, &[unread.clone(), unread]), None);
+    }
+
+    #[test]
+    fn an_answer_is_agreed_on_by_enough_attempts() {
+        let asked = task("How many orders are paid?");
+        let of = |said: &[&str]| {
+            let episodes: Vec<Trajectory> =
+                said.iter().map(|answer| episode("get", true, Some(answer))).collect();
+            let group: Vec<JudgedTrajectory<'_>> =
+                episodes.iter().map(|trajectory| JudgedTrajectory { scenario: &asked, trajectory }).collect();
+            agreed(&group, 3, &|_| true)
+        };
+        assert_eq!(of(&["6", "5", "5", "5"]), Some(1));
+        assert_eq!(of(&["6", "6", "5", "5"]), None);
+        assert_eq!(of(&[]), None);
+    }
+}

@@ -1,0 +1,163 @@
+//! How far what judges reward is right, where the answers are known: Youden's J, the share of right attempts that are rewarded minus
+//! that of wrong ones. Practice learns only where it is above 0 ("Rate or Fate", PMLR 306, 2026).
+
+use std::collections::BTreeMap;
+
+use super::cases::{AuditedGroup, Cases};
+use crate::{
+    eval::{Interval, rate_interval},
+    judge::JudgeKind,
+};
+
+/// Below this upper end of J, a judge is not trusted.
+const LEAST: f64 = 0.3;
+
+/// J over the attempts of groups whose scores differ. An attempt is rewarded if its score is above the mean of its group, because
+/// practice makes it likelier.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub(super) struct Trust {
+    pub value: f64,
+    pub interval: Interval,
+    /// Groups with known answers, those of equal scores left out.
+    pub tasks: usize,
+    pub attempts: usize,
+}
+
+impl Trust {
+    pub fn is_lost(&self) -> bool {
+        self.interval.high < LEAST
+    }
+}
+
+impl std::fmt::Display for Trust {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let Self { value, interval: Interval { low, high }, tasks, .. } = self;
+        write!(f, "J = {value:.2} [{low:.2}, {high:.2}] over {tasks} tasks with a known answer")
+    }
+}
+
+/// `None` if no group of differing scores has right attempts, or none has wrong ones.
+pub(super) fn trust(
+    groups: &[AuditedGroup],
+    score: impl Fn(&AuditedGroup, usize) -> Option<f64>,
+) -> Option<Trust> {
+    let [mut right, mut wrong] = <[Cases; 2]>::default();
+    let mut tasks = 0;
+    for (index, group) in groups.iter().enumerate() {
+        let scores: Vec<Option<f64>> = (0..group.ids.len()).map(|attempt| score(group, attempt)).collect();
+        let known: Vec<f64> = scores.iter().flatten().copied().collect();
+        let mean = known.iter().sum::<f64>() / known.len().max(1) as f64;
+        let is_rewarded = |score: f64| score > mean + 1e-12;
+        if !known.iter().any(|score| is_rewarded(*score)) || group.correct.iter().all(Option::is_none) {
+            continue;
+        }
+        tasks += 1;
+        for (score, correct) in scores.iter().zip(&group.correct) {
+            let (Some(score), Some(correct)) = (score, correct) else { continue };
+            let cases = if *correct { &mut right } else { &mut wrong };
+            cases.add(index, f64::from(u8::from(is_rewarded(*score))));
+        }
+    }
+    if right.count() == 0 || wrong.count() == 0 {
+        return None;
+    }
+    let attempts = right.count() + wrong.count();
+    let [right, wrong] = [right, wrong].map(|cases| cases.clusters());
+    let (hit, miss) = (right.mean(), wrong.mean());
+    let (hits, misses) = (rate_interval(&right), rate_interval(&wrong));
+    // Newcombe's interval of the difference of two rates (1998, method 10).
+    let value = hit - miss;
+    let below = (hit - hits.low).hypot(misses.high - miss);
+    let above = (hits.high - hit).hypot(miss - misses.low);
+    let interval = Interval { low: (value - below).max(-1.0), high: (value + above).min(1.0) };
+    Some(Trust { value, interval, tasks, attempts })
+}
+
+/// The score of an attempt that one judge gives.
+pub(super) fn of_judge(kind: JudgeKind) -> impl Fn(&AuditedGroup, usize) -> Option<f64> {
+    move |group, attempt| Some(group.scores.get(&kind)?.scores.get(attempt)?.as_ref()?.score)
+}
+
+/// What all judges with a weight give an attempt together. None if one that scored others of the group did not score it.
+pub(super) fn of_all(weights: &BTreeMap<JudgeKind, f64>) -> impl Fn(&AuditedGroup, usize) -> Option<f64> {
+    move |group, attempt| {
+        let mut scored = group.scores.keys().filter(|kind| weights.contains_key(kind)).peekable();
+        scored.peek()?;
+        scored.map(|kind| Some(weights[kind] * of_judge(*kind)(group, attempt)?)).sum()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::judge::{Score, Scores};
+
+    /// Groups of attempts, each right or not with its score.
+    fn groups(all: &[&[(bool, f64)]]) -> Vec<AuditedGroup> {
+        let group = |attempts: &&[(bool, f64)]| AuditedGroup {
+            ids: vec![String::new(); attempts.len()],
+            correct: attempts.iter().map(|(right, _)| Some(*right)).collect(),
+            scores: BTreeMap::from([(
+                JudgeKind::Rubric,
+                Scores {
+                    scores: attempts
+                        .iter()
+                        .map(|(_, score)| Some(Score { score: *score, ..Score::default() }))
+                        .collect(),
+                    ..Scores::default()
+                },
+            )]),
+            ..AuditedGroup::default()
+        };
+        all.iter().map(group).collect()
+    }
+
+    fn found(all: &[&[(bool, f64)]]) -> Option<Trust> {
+        trust(&groups(all), of_judge(JudgeKind::Rubric))
+    }
+
+    #[test]
+    fn j_is_what_is_rewarded_of_right_attempts_minus_what_is_of_wrong_ones() {
+        let mixed: &[(bool, f64)] = &[(true, 0.9), (true, 0.2), (false, 0.8), (false, 0.1), (false, 0.1)];
+        let equal: &[(bool, f64)] = &[(true, 0.5), (false, 0.5)];
+        let found = found(&[mixed, equal]).unwrap();
+        assert!((found.value - (1.0 / 2.0 - 1.0 / 3.0)).abs() < 1e-12);
+        assert_eq!((found.tasks, found.attempts), (1, 5), "equal scores teach nothing");
+    }
+
+    #[test]
+    fn it_is_not_known_without_right_and_wrong_attempts() {
+        assert_eq!(found(&[&[(true, 0.9), (true, 0.2)]]), None);
+        assert_eq!(found(&[]), None);
+        let mut unknown = groups(&[&[(true, 0.9), (false, 0.2)]]);
+        unknown[0].correct = vec![None; 2];
+        assert_eq!(trust(&unknown, of_judge(JudgeKind::Rubric)), None);
+    }
+
+    #[test]
+    fn a_judge_that_guesses_loses_trust_over_many_tasks_and_not_over_few() {
+        let guesses: [&[(bool, f64)]; 2] = [
+            &[(true, 0.9), (true, 0.1), (false, 0.9), (false, 0.1)],
+            &[(false, 0.9), (true, 0.9), (true, 0.1), (false, 0.1)],
+        ];
+        let few = found(&guesses).unwrap();
+        let many = found(&[guesses; 40].concat()).unwrap();
+        assert_eq!((few.value, many.value), (0.0, 0.0));
+        assert!(!few.is_lost() && many.is_lost(), "{few} and {many}");
+        let good: &[(bool, f64)] = &[(true, 0.9), (true, 0.8), (false, 0.2), (false, 0.1)];
+        assert!(!found(&[good; 80]).unwrap().is_lost());
+    }
+
+    #[test]
+    fn several_judges_count_by_their_weights() {
+        let mut all = groups(&[&[(true, 0.9), (false, 0.1)]]);
+        let against =
+            groups(&[&[(true, 0.1), (false, 0.9)]]).remove(0).scores.remove(&JudgeKind::Rubric).unwrap();
+        all[0].scores.insert(JudgeKind::Command, against);
+        let of = |rubric: f64, command: f64| {
+            let weights = BTreeMap::from([(JudgeKind::Rubric, rubric), (JudgeKind::Command, command)]);
+            trust(&all, of_all(&weights)).map(|trust| trust.value)
+        };
+        assert_eq!((of(2.0, 1.0), of(1.0, 2.0), of(1.0, 1.0)), (Some(1.0), Some(-1.0), None));
+    }
+}

@@ -1,0 +1,160 @@
+//! Answers by vote: several attempts at a training task whose answer nobody knows, and what enough of them agree on as its answer.
+//!
+//! Held-out tasks get none: an exam would measure agreement.
+
+use serde::Deserialize;
+
+use super::{Context, Metrics, ScenarioError, admission::Reason, explored::reads_by_name};
+use crate::{
+    agent::AgentSettings,
+    data::{Admission, Checks, Json, Scenario, Sparse, Tool, Trajectory},
+    engine::Sampling,
+    error::{At, Result},
+    hash::Encoder,
+    judge::{self, JudgedTrajectory, truth},
+    stage::{
+        endpoint::EndpointPolicy,
+        rollout::{play::Player, records::RolloutSpec, settings::PlaySettings},
+    },
+};
+
+/// The input with the policy that votes.
+pub const ROLE: &str = "answers_from";
+
+/// Of four attempts at a task, those that have to agree.
+const AGREEING: usize = 3;
+
+/// Who votes, and how often.
+#[derive(Debug, Deserialize)]
+pub(in crate::stage) struct Votes {
+    pub answers_endpoint: Option<EndpointPolicy>,
+    pub answers_votes: u32,
+    max_lost_share: f64,
+    episode_concurrency: usize,
+}
+
+impl Votes {
+    /// How this agent plays.
+    pub fn settings(&self, agent: AgentSettings) -> PlaySettings {
+        let Self { max_lost_share, episode_concurrency: concurrency, .. } = *self;
+        PlaySettings { agent, concurrency, max_lost_share }
+    }
+
+    pub fn has_voter(&self, has_policy: bool) -> bool {
+        has_policy || self.answers_endpoint.is_some()
+    }
+
+    /// Gives the training tasks without a known answer the one that at least three quarters of the attempts agree on. The others
+    /// are removed.
+    ///
+    /// # Errors
+    /// If both or neither of a policy and an endpoint is given, it cannot be played, or no training task is left.
+    pub async fn label(
+        &self,
+        context: &Context,
+        play: PlaySettings,
+        train: &mut Vec<Scenario>,
+        admission: &mut [Admission],
+    ) -> Result<Metrics> {
+        let open: Vec<Scenario> = train.iter().filter(|task| !truth::is_known(task)).cloned().collect();
+        if open.is_empty() {
+            context.observer.note("every training task has an answer, so none is voted on");
+            return Ok(Metrics::new());
+        }
+        let attempts: Vec<RolloutSpec<'_>> =
+            open.iter().flat_map(|task| self.attempts(task, context.seed)).collect();
+        context.observer.phase("votes", attempts.len() as u64);
+        let tools = &context.input("tools")?.path;
+        let mut player = match &self.answers_endpoint {
+            Some(_) if context.has(ROLE) => return Err(ScenarioError::TwoVoters.into()),
+            Some(endpoint) => {
+                let client = endpoint.client().at(|| "answers_endpoint".to_owned())?;
+                Player::of_endpoint(context, (endpoint.digest(""), client), tools, (&open, ""), play)?
+            }
+            None => Player::open(context, context.input(ROLE)?, tools, &open, play).await?,
+        };
+        let played = player.play(context, &attempts).await;
+        player.close().await;
+        let played: Vec<Option<Trajectory>> = played?;
+        let listed: Vec<Tool> = crate::data::read(tools)?;
+        let reads = |name: &str| {
+            let declared =
+                listed.iter().find(|tool| tool.name == name).and_then(|tool| tool.hint("readOnlyHint"));
+            declared.unwrap_or_else(|| reads_by_name(name))
+        };
+        let votes = self.answers_votes as usize;
+        let mut labelled = 0;
+        let mut refused = Vec::new();
+        for (task, played) in open.iter().zip(played.chunks(votes.max(1))) {
+            let group: Vec<JudgedTrajectory<'_>> = played
+                .iter()
+                .flatten()
+                .map(|trajectory| JudgedTrajectory { scenario: task, trajectory })
+                .collect();
+            let winner = judge::agreed(&group, (AGREEING * votes).div_ceil(4), &reads)
+                .map(|winner| group[winner].trajectory);
+            let known = train.iter_mut().find(|other| other.id == task.id);
+            match (winner.and_then(|winner| voted(task, winner)), known) {
+                (Some(answered), Some(known)) => {
+                    *known = answered;
+                    labelled += 1;
+                }
+                _ => refused.push(task.id.clone()),
+            }
+        }
+        for row in admission.iter_mut().filter(|row| refused.contains(&row.id)) {
+            row.verdict = "refused".into();
+            row.reason = Some(Reason::Disagreed.name().into());
+            row.detail = Some(format!("fewer than three quarters of {votes} attempts agree"));
+        }
+        let all = train.len();
+        train.retain(|task| !refused.contains(&task.id));
+        if train.is_empty() {
+            return Err(ScenarioError::NoAgreement { tasks: all, votes: self.answers_votes }.into());
+        }
+        context.observer.note(&format!(
+            "{labelled} of {} training tasks without an answer get one by vote of {votes} attempts; the others are left out",
+            open.len()
+        ));
+        Ok(Metrics::from([("voted".to_owned(), f64::from(labelled))]))
+    }
+
+    fn attempts<'a>(
+        &self,
+        scenario: &'a Scenario,
+        seed: u64,
+    ) -> impl Iterator<Item = RolloutSpec<'a>> + use<'a> {
+        (0..self.answers_votes).map(move |sample| RolloutSpec {
+            scenario,
+            sample,
+            seed: Encoder::new("mcprl vote seed v1")
+                .number(seed)
+                .text(&scenario.id)
+                .number(sample.into())
+                .finish()
+                .seed(),
+            sampling: Sampling { temperature: 1.0, ..Sampling::GREEDY },
+        })
+    }
+}
+
+/// The task with what this attempt came to as its known answer, or as the state that it should leave.
+fn voted(task: &Scenario, winner: &Trajectory) -> Option<Scenario> {
+    let mut task = Scenario { voted: Some(Sparse(true)), ..task.clone() };
+    let checks = task.checks.as_ref().and_then(|checks| Checks::parse(&checks.0).ok());
+    match checks.filter(|checks| !checks.state.is_empty()) {
+        Some(mut checks) => {
+            let left = truth::state_left(winner);
+            for (check, left) in checks.state.iter_mut().zip(left) {
+                check.expect.same = Some(left?);
+            }
+            task.checks = Some(Json(checks.to_json()));
+        }
+        None => {
+            let answer = winner.answer.clone()?;
+            task.check = truth::check_of(&answer).into();
+            task.answer = Some(answer);
+        }
+    }
+    Some(task)
+}
