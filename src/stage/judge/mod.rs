@@ -157,9 +157,9 @@ impl Judge {
             scores_of(program, context, &groups, &mut scores).await?;
         }
         let labelled = labels.map(|labels| add_labels(&labels, &groups, &mut scores));
-        let mut agreeing = 0;
-        if self.shaping.uses(JudgeKind::Consensus) {
-            agreeing = add_consensus(&groups, &self.reading_tools(context)?, &mut scores);
+        let votes = self.shaping.uses(JudgeKind::Consensus);
+        if votes {
+            let agreeing = add_consensus(&groups, &self.reading_tools(context)?, &mut scores);
             context.observer.note(&format!(
                 "more than half of the attempts agree on {agreeing} of {} tasks",
                 groups.len()
@@ -201,8 +201,7 @@ impl Judge {
         }
         if judges.is_none() {
             let is_unknown = |(_, attempt): &(usize, JudgedTrajectory<'_>)| correct(attempt).is_none();
-            let is_scored =
-                program.is_some() || agreeing > 0 || labelled.is_some_and(|labelled| labelled > 0);
+            let is_scored = program.is_some() || votes || labelled.is_some_and(|labelled| labelled > 0);
             if !is_scored && !groups.is_empty() && groups.iter().flatten().all(is_unknown) {
                 return Err(JudgeStageError::NothingToGoBy.into());
             }

@@ -523,8 +523,8 @@ async fn attempts_that_agree_are_rewarded_where_nobody_knows_the_answer() {
         "b has no majority"
     );
     assert!(!found.result.unwrap().contains_key("trusted"), "no answer is known");
-    let none = judged(&scenarios[1..], &trajectories[3..], params).await.result.unwrap_err();
-    assert_eq!(none.code(), "judge::nothing_to_go_by");
+    let none = judged(&scenarios[1..], &trajectories[3..], params).await;
+    assert!(none.result.is_ok() && none.rewards.is_empty(), "an iteration without agreement teaches nothing");
 }
 
 #[tokio::test]

@@ -76,6 +76,9 @@ pub enum ScenarioError {
     #[diagnostic(class = work)]
     #[hint = "let a stronger model vote with `answers_from` or `answers_endpoint`; attempts are kept, so that the stage does not repeat them"]
     NoAgreement { tasks: usize, votes: u32 },
+    #[error("{tasks} tasks have no answer, so {votes} attempts at each vote on it: {} episodes", *tasks as u64 * u64::from(*votes))]
+    #[hint = "`answers_votes` says how many vote"]
+    Voting { tasks: usize, votes: u32 },
     #[error("both `answers_from` and `answers_endpoint` are set")]
     #[hint = "leave one of them out"]
     TwoVoters,

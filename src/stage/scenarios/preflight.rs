@@ -73,8 +73,14 @@ pub fn preflight(
             if let Some((train, heldout)) = found {
                 check_calls(path, train.iter().chain(&heldout), context, &mut preflight);
                 let held_out = expected(&heldout, train.len());
-                if params.explores_for(&train) {
-                    // What exploration finds is not known.
+                let open = train.iter().filter(|task| !truth::is_known(task)).count();
+                let is_voted = open > 0 && votes.has_voter(context.inputs.contains_key(votes::ROLE));
+                if is_voted && (context.finished)("train").is_none() {
+                    let votes = votes.answers_votes;
+                    preflight.remark("answers_votes", ScenarioError::Voting { tasks: open, votes });
+                }
+                if is_voted || params.explores_for(&train) {
+                    // What attempts agree on, or exploration finds, is not known.
                     return preflight.with("heldout", held_out);
                 }
                 let (train, dev) = split::dev(train, params.dev, context.seed);
