@@ -343,6 +343,20 @@ fn text(run: &str, total: &RewardChange, stages: &[Rejudged]) -> String {
     line("advantages that change their sign", share(total.sign_flips));
     line("mean change of an advantage", number(total.advantage_change));
     line("groups that only vary before, only after", format!("{} {}", total.flat_after, total.flat_before));
+    let trusts = stages.iter().flat_map(|stage| &stage.audit).filter(|row| row.measure == "youden");
+    let mut by_judge: BTreeMap<&str, Vec<&JudgeAudit>> = BTreeMap::new();
+    trusts.for_each(|row| by_judge.entry(&row.judge).or_default().push(row));
+    for (judge, rows) in by_judge {
+        let name = format!("trust in {judge}: Youden's J [95 %]");
+        match rows[..] {
+            [row] => line(&name, format!("{:.2} [{}, {}]", row.value, number(row.low), number(row.high))),
+            _ => {
+                let mean = rows.iter().map(|row| row.value).sum::<f64>() / rows.len() as f64;
+                let values: Vec<String> = rows.iter().map(|row| format!("{:.2}", row.value)).collect();
+                line(&name, format!("{mean:.2} on average: {}", values.join(" ")));
+            }
+        }
+    }
     if *unmatched > 0 {
         line("episodes without a reward on one side", unmatched.to_string());
     }
