@@ -288,11 +288,12 @@ impl Grpo {
                 continue;
             }
             let other = PolicyFolder::open(context.input(role)?, context)?;
-            let workspace = room(&other.expected()?);
-            let vocabulary = scoring::score_by(&mut groups, (&other, workspace), of, (self, context))?;
+            let of_other = other.expected()?;
+            let vocabulary = of_other.config.vocabulary;
             if vocabulary != own {
                 return Err(GrpoError::Vocabulary { role, other: vocabulary, policy: own }.into());
             }
+            scoring::score_by(&mut groups, (&other, room(&of_other)), of, (self, context))?;
         }
         let mut learner = Learner::load(&policy, training, LossState::Grpo, room(&expected), context)?;
         let exact = learner.trainer.decoder.by_kernels();

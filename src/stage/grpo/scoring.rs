@@ -13,13 +13,13 @@ use crate::{
     stage::{Context, policy::PolicyFolder},
 };
 
-/// Fills in every rollout's log-probabilities under another policy. Returns its vocabulary size.
+/// Fills in every rollout's log-probabilities under another policy.
 pub fn score_by(
     groups: &mut [Vec<Rollout<'_>>],
     (reference, workspace): (&PolicyFolder, usize),
     of: for<'r> fn(&'r mut Rollout<'_>) -> &'r mut Vec<f32>,
     (stage, context): (&Grpo, &Context),
-) -> Result<usize> {
+) -> Result<()> {
     let (mut decoder, places) = reference.load(&context.models, &context.engine, workspace)?;
     if reference.base.is_some() {
         Adapter::load(&mut decoder, &reference.folder)?;
@@ -31,7 +31,7 @@ pub fn score_by(
         let scored = found.remove(&rollout.trajectory.id).unwrap_or_default();
         *of(rollout) = scored;
     }
-    Ok(decoder.config.vocabulary)
+    Ok(())
 }
 
 /// Fills in every rollout's importance weights, from its log-probabilities under the policy before its first

@@ -35,7 +35,7 @@ use super::{
     memory::Load,
     metrics,
     preflight::{ExpectedOutput, ExpectedOutputs, Preflight, PreflightContext},
-    scenarios::explored::reads_by_name,
+    scenarios::explored::only_reads,
     share_right, typed,
 };
 use crate::{
@@ -67,7 +67,7 @@ pub(super) struct Params {
     repeats: u32,
     structured: bool,
     rubric_scores: Scoring,
-    tie_band: Option<f64>,
+    tie_band: f64,
     shown_bytes: usize,
     criteria: Option<Map<String, Value>>,
     criteria_file: Option<PathBuf>,
@@ -159,7 +159,8 @@ impl Judge {
         let labelled = labels.map(|labels| add_labels(&labels, &groups, &mut scores));
         let votes = self.shaping.uses(JudgeKind::Consensus);
         if votes {
-            let agreeing = add_consensus(&groups, &self.reading_tools(context)?, &mut scores);
+            let tools: Vec<Tool> = context.read_optional("tools")?.unwrap_or_default();
+            let agreeing = add_consensus(&groups, &only_reads(&tools), &mut scores);
             context.observer.note(&format!(
                 "more than half of the attempts agree on {agreeing} of {} tasks",
                 groups.len()
@@ -209,7 +210,7 @@ impl Judge {
         }
         let audited: Vec<AuditedGroup> =
             groups.iter().zip(scores).map(|(members, scores)| audited(members, scores)).collect();
-        let audit = audit(&audited, self.tie_band(), context.seed);
+        let audit = audit(&audited, self.params.tie_band, context.seed);
         context.write("rewards", &rewards)?;
         context.write("judge_audit", &audit)?;
         let mut found = measured(&rewards, &audited, judges.as_ref(), unjudged, &audit);
@@ -226,7 +227,7 @@ impl Judge {
         if !decides || weights.is_empty() {
             return Metrics::new();
         }
-        let tied: Vec<AuditedGroup> = groups.iter().map(|group| group.tied(self.tie_band())).collect();
+        let tied: Vec<AuditedGroup> = groups.iter().map(|group| group.tied(self.params.tie_band)).collect();
         let Some(trust) = trust::trust(&tied, trust::of_all(&weights)) else { return Metrics::new() };
         if trust.is_lost() {
             context
@@ -242,27 +243,11 @@ impl Judge {
         ])
     }
 
-    /// Whether a tool only reads, as far as its annotations and its name say so.
-    fn reading_tools(&self, context: &Context) -> Result<impl Fn(&str) -> bool + use<>> {
-        let tools: Vec<Tool> = context.read_optional("tools")?.unwrap_or_default();
-        let declared: BTreeMap<String, bool> = tools
-            .into_iter()
-            .filter_map(|tool| Some((tool.name.clone(), tool.hint("readOnlyHint")?)))
-            .collect();
-        Ok(move |name: &str| declared.get(name).copied().unwrap_or_else(|| reads_by_name(name)))
-    }
-
-    fn tie_band(&self) -> f64 {
-        // Probabilities never tie, and small differences between equal attempts are noise.
-        let default = if self.params.rubric_scores == Scoring::Probability { 0.1 } else { 0.0 };
-        self.params.tie_band.unwrap_or(default)
-    }
-
     /// The scores that enter the reward.
     fn tied(&self, scores: &GroupScores) -> BTreeMap<JudgeKind, Vec<Option<Score>>> {
         let tied = |(kind, judged): (&JudgeKind, &Scores)| {
             let mut scores = judged.scores.clone();
-            with_ties(&mut scores, self.tie_band());
+            with_ties(&mut scores, self.params.tie_band);
             (*kind, scores)
         };
         scores.iter().map(tied).collect()

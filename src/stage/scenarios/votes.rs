@@ -4,10 +4,10 @@
 
 use serde::Deserialize;
 
-use super::{Context, Metrics, ScenarioError, admission::Reason, explored::reads_by_name};
+use super::{Context, Metrics, ScenarioError, admission::Reason, explored::only_reads};
 use crate::{
     agent::AgentSettings,
-    data::{Admission, Checks, Json, Scenario, Sparse, Tool, Trajectory},
+    data::{self, Admission, Checks, Json, Scenario, Sparse, Tool, Trajectory},
     engine::Sampling,
     error::{At, Result},
     hash::Encoder,
@@ -76,12 +76,7 @@ impl Votes {
         let played = player.play(context, &attempts).await;
         player.close().await;
         let played: Vec<Option<Trajectory>> = played?;
-        let listed: Vec<Tool> = crate::data::read(tools)?;
-        let reads = |name: &str| {
-            let declared =
-                listed.iter().find(|tool| tool.name == name).and_then(|tool| tool.hint("readOnlyHint"));
-            declared.unwrap_or_else(|| reads_by_name(name))
-        };
+        let reads = only_reads(&data::read::<Tool>(tools)?);
         let votes = self.answers_votes as usize;
         let mut labelled = 0;
         let mut refused = Vec::new();

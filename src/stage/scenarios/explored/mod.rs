@@ -43,7 +43,7 @@ use tokio_util::sync::CancellationToken;
 pub use self::examples::Examples;
 pub use self::guide::Guide;
 pub use self::sql::is_person;
-pub use self::tools::{ExploreWrites, left_out, profiles, reads_by_name, writing};
+pub use self::tools::{ExploreWrites, left_out, only_reads, profiles, reads_by_name, writing};
 use self::{
     graph::{Changing, Graph},
     things::Things,

@@ -1,5 +1,7 @@
 //! The tools that exploration may call, and how they are called in tasks.
 
+use std::collections::BTreeMap;
+
 use serde::Deserialize;
 use serde_json::Value;
 
@@ -117,6 +119,13 @@ fn access(tool: &Tool, spec: &ServerSpec, writes: &ExploreWrites) -> Result<(), 
 /// Whether the name of a tool says that it reads. `set_status` does not.
 pub fn reads_by_name(tool: &str) -> bool {
     words::is_reading(tool) && !words::split(tool).first().is_some_and(|verb| PHRASES.is_change(verb))
+}
+
+/// Whether a tool only reads, as far as its annotations and its name say so.
+pub fn only_reads(tools: &[Tool]) -> impl Fn(&str) -> bool + use<> {
+    let declared = tools.iter().filter_map(|tool| Some((tool.name.clone(), tool.hint("readOnlyHint")?)));
+    let declared: BTreeMap<String, bool> = declared.collect();
+    move |name| declared.get(name).copied().unwrap_or_else(|| reads_by_name(name))
 }
 
 /// Tools that write and are called, as far as names and annotations say it.
