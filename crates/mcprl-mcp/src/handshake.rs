@@ -36,6 +36,7 @@ use super::{
     scratch::Scratch,
     sse::SseTransport,
     stdio::Lines,
+    unheard::Unheard,
     untrusted::{Redaction, Untrusted, shorten},
 };
 
@@ -46,6 +47,7 @@ pub(super) struct Connection {
     /// As in [`ServerInfo`](crate::ServerInfo).
     pub(super) transport: &'static str,
     pub(super) redaction: Redaction,
+    pub(super) unheard: Unheard,
 }
 
 /// Connects to the server, with what the session has for itself. With `newest`, tries only the handshake of the newest revision.
@@ -177,6 +179,7 @@ async fn open(
     let server = spec.transport.to_string();
     let mut redaction = Redaction::of(&spec.transport, Some(places));
     let mut transport = if matches!(spec.transport, Transport::Stdio { .. }) { "stdio" } else { "http" };
+    let mut unheard = Unheard::default();
     let (process, connected) = match &spec.transport {
         Transport::Stdio { .. } => {
             let (process, pipes) =
@@ -208,7 +211,11 @@ async fn open(
         Transport::Cassette(_) => return Err(McpError::EmptyCommand.into()),
         Transport::Http { url, token, headers } => {
             let headers = headers.iter().map(|(name, value)| (name, places.fill(value)));
-            let connector = http::Connector::new(http::endpoint(&places.fill(url), token, headers)?)?;
+            let connector = http::Connector::new(
+                http::endpoint(&places.fill(url), token, headers)?,
+                &spec.quirks.error_patterns,
+            )?;
+            unheard = connector.unheard();
             redaction = redaction.with_token_of(connector.bearer());
             let mut connected = handshake(connector.streamable(&spec.state), spec, &opening, deadline).await;
             let status = connected.as_ref().and_then(refused_status);
@@ -262,7 +269,7 @@ async fn open(
         }
         .into());
     }
-    Ok(Connection { service, process, transport, redaction })
+    Ok(Connection { service, process, transport, redaction, unheard })
 }
 
 /// The HTTP status that refused a handshake.

@@ -76,7 +76,8 @@ struct Reader<'t> {
 
 type Parsed<T> = Result<T, &'static str>;
 
-const ENDS: &str = "it ends in the middle";
+/// Why a text that is cut off is broken.
+pub(super) const ENDS: &str = "it ends in the middle";
 
 impl Reader<'_> {
     fn peek(&self) -> Option<u8> {

@@ -31,6 +31,7 @@ pub(super) const UNREADABLE: &str = "mcprl/unreadable";
 pub(super) const UNREADABLE_CODE: ErrorCode = ErrorCode(i32::MIN);
 /// Code of an error that stands for an answer that broke off.
 pub(super) const BROKEN_OFF_CODE: ErrorCode = ErrorCode(i32::MIN + 1);
+pub(super) const BROKEN_OFF: &str = "the connection ended before the answer";
 /// Longest name of a list whose items are marked.
 const LIST_NAME_BYTES: usize = 64;
 /// How much of a longer message is kept from its beginning and from its end, where its id is.
@@ -86,6 +87,11 @@ impl Buffer {
     /// The bytes, or the first of them if there are too many.
     pub(super) fn bytes(&self) -> &[u8] {
         &self.head
+    }
+
+    /// Whether a message ends in its middle.
+    pub(super) fn is_cut_off(&self) -> bool {
+        !self.is_oversized && matches!(json::parse(&self.head), Err(broken) if broken.reason == json::ENDS)
     }
 
     pub(super) fn read(&self) -> Incoming {
@@ -251,8 +257,7 @@ pub(super) fn unreadable(id: RequestId, reason: &str) -> ServerJsonRpcMessage {
 
 /// In place of an answer whose connection ended first.
 pub(super) fn broken_off(id: RequestId) -> ServerJsonRpcMessage {
-    let text = "the connection ended before the answer";
-    ServerJsonRpcMessage::error(ErrorData::new(BROKEN_OFF_CODE, text, None), Some(id))
+    ServerJsonRpcMessage::error(ErrorData::new(BROKEN_OFF_CODE, BROKEN_OFF, None), Some(id))
 }
 
 /// Whether an error is the client's own, not the server's.

@@ -62,12 +62,12 @@ impl Answer {
 }
 
 /// The text of a result, and whether the server says that it is an error.
-fn of_result(result: &Value) -> (String, bool) {
+pub(super) fn of_result(result: &Value) -> (String, bool) {
     if let Some(reason) = result.get(UNREADABLE).and_then(Value::as_str) {
         return (format!("the server's answer cannot be read: {reason}"), true);
     }
     match result.get("resultType").and_then(Value::as_str) {
-        None | Some("complete") => (text_of(result), is_true(result.get("isError"))),
+        None | Some("complete") => (text_of(result), is_error(result)),
         Some("input_required") => ("the server asked for input, which is not given here".into(), true),
         Some(other) => (format!("the server answered with `{other}` instead of a result"), true),
     }
@@ -87,8 +87,9 @@ fn of_prompt(result: &Value) -> (String, bool) {
     (messages.iter().map(message).collect::<Vec<_>>().join("\n\n"), false)
 }
 
-fn is_true(flag: Option<&Value>) -> bool {
-    match flag {
+/// Whether the server says that a result is an error.
+pub(super) fn is_error(result: &Value) -> bool {
+    match result.get("isError") {
         Some(Value::Bool(flag)) => *flag,
         Some(Value::String(text)) => text.eq_ignore_ascii_case("true"),
         _ => false,
