@@ -158,7 +158,7 @@ struct ConnectError {
 
 /// What may help.
 enum Remedy {
-    /// The server runs but refuses this handshake; it may accept one of these.
+    /// The server refuses this handshake, or ends; it may accept one of these.
     OtherHandshake(Vec<Opening>),
     /// The server limits the rate of requests, and may ask for this wait.
     Wait(Option<Duration>),
@@ -314,7 +314,9 @@ async fn connect_error(
     let mut output = if is_refusal { ServerOutput::default() } else { Process::output_of(process).await };
     let is_closed = of_transport.is_some() || matches!(error, ClientInitializeError::ConnectionClosed(_));
     if is_closed && output.status.is_some() {
-        return McpError::DiedAtStart { server, output }.into();
+        // Perhaps of the revision.
+        let remedy = Some(Remedy::OtherHandshake(OLDER.into_iter().map(Opening::Initialize).collect()));
+        return ConnectError { error: McpError::DiedAtStart { server, output }, remedy };
     }
     output.status = None;
     let reason = handshake_reason(&error, redaction);

@@ -64,6 +64,8 @@ const INPUT_ROUNDS: usize = 10;
 const LIST_READS: usize = 3;
 /// How long a server that announces changes may list no tools before it announces some.
 const FIRST_TOOLS: Duration = Duration::from_secs(5);
+/// How long it announces no more once it has them.
+const QUIET: Duration = Duration::from_secs(1);
 
 /// A connection to the server. Calls may overlap. On drop the connection closes and a child process ends.
 pub(super) struct LiveSession {
@@ -176,20 +178,32 @@ impl LiveSession {
     pub(super) async fn tools(&self) -> Result<(Vec<Tool>, Vec<String>), McpError> {
         let has_tools = self.service.peer_info().is_none_or(|info| info.capabilities.tools.is_some());
         let changed = &self.service.service().tools_changed;
-        let mut is_empty = false;
+        let (mut was_empty, mut waited) = (false, false);
         let mut notes = Vec::new();
         let mut listed = Vec::new();
-        for _ in 0..if has_tools { LIST_READS } else { 0 } {
-            if is_empty {
-                self.announced().await;
+        let deadline = Instant::now() + self.first_tools();
+        for read in 1.. {
+            if !has_tools {
+                break;
             }
             changed.store(false, Ordering::Relaxed);
             notes.clear();
             // A change that could not be listed has yet to be looked at.
             let failed = |_: &McpError| changed.store(true, Ordering::Relaxed);
             listed = self.list("tools", list_tools, &mut notes).await.inspect_err(failed)?;
-            let was_empty = std::mem::replace(&mut is_empty, listed.is_empty());
-            if !changed.load(Ordering::Relaxed) && (was_empty || !is_empty) {
+            was_empty |= listed.is_empty();
+            let goes_on = match was_empty {
+                false => self.has_changed_tools() && read < LIST_READS,
+                // It may still load its tools, and announce them one by one.
+                true => {
+                    let until =
+                        if listed.is_empty() { deadline } else { deadline.min(Instant::now() + QUIET) };
+                    let is_announced = self.announced(until).await;
+                    // Some announce nothing.
+                    is_announced || listed.is_empty() && !std::mem::replace(&mut waited, true)
+                }
+            };
+            if !goes_on {
                 break;
             }
         }
@@ -198,15 +212,23 @@ impl LiveSession {
         Ok((tools, notes))
     }
 
-    /// Waits for a server that lists no tools, and may still load them, to announce some.
-    async fn announced(&self) {
+    /// How long a server that lists no tools may load them.
+    fn first_tools(&self) -> Duration {
         let offered = self.service.peer_info().and_then(|info| info.capabilities.tools.clone());
         let announces = offered.is_some_and(|tools| tools.list_changed == Some(true));
         let patience = if announces { FIRST_TOOLS } else { FIRST_TOOLS / 3 };
-        let deadline = Instant::now() + patience.min(self.spec.limits.start_timeout);
-        while !self.has_changed_tools() && self.is_alive() && Instant::now() < deadline {
+        patience.min(self.spec.limits.start_timeout)
+    }
+
+    /// Whether the server announces a change of its tools before then.
+    async fn announced(&self, deadline: Instant) -> bool {
+        while self.is_alive() && Instant::now() < deadline {
+            if self.has_changed_tools() {
+                return true;
+            }
             tokio::time::sleep(Duration::from_millis(20)).await;
         }
+        false
     }
 
     /// Whether the server has announced a change of its tools since they were last listed.
@@ -425,10 +447,11 @@ impl LiveSession {
                 Err(_) => Failure::timeout(limit),
             };
             // An error that comes while the request still waits is none of the server's.
-            let is_broken_off = match (id.and_then(|id| self.unheard.remove(&id)), &failure.cause) {
-                (Some(Waits::Elsewhere(_)), Cause::Timeout) | (Some(_), Cause::Error(..)) => true,
-                _ => false,
-            };
+            let waits = id.and_then(|id| self.unheard.remove(&id));
+            let is_broken_off = matches!(
+                (waits, &failure.cause),
+                (Some(Waits::Elsewhere(_)), Cause::Timeout) | (Some(_), Cause::Error(..))
+            );
             Err(if is_broken_off { Failure::broken_off() } else { failure })
         })
     }

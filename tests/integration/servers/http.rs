@@ -848,7 +848,8 @@ async fn a_failure_of_the_transport_is_never_the_answer_of_a_tool() {
             .into_response()
     };
     let ended: fn() -> Response = || ([("content-type", "text/event-stream")], "").into_response();
-    let calls: [(&str, fn(&Value) -> Response); 6] = [
+    type Answer = fn(&Value) -> Response;
+    let calls: [(&str, Answer); 6] = [
         ("202", |_| StatusCode::ACCEPTED.into_response()),
         ("204", |_| StatusCode::NO_CONTENT.into_response()),
         ("a body that breaks off", |request| {
@@ -989,4 +990,43 @@ async fn a_server_that_refuses_the_newest_revision_before_it_reads_a_message_is_
     let Description { server, .. } = session.describe().await.unwrap();
     assert_eq!(server.protocol, "2025-03-26");
     session.close().await;
+}
+
+#[tokio::test]
+async fn the_end_of_a_session_is_sent_to_where_the_server_has_moved() {
+    for status in [307, 308] {
+        let ended = Arc::<Mutex<Vec<String>>>::default();
+        let noted = ended.clone();
+        let end = move |headers: HeaderMap| async move {
+            noted.lock().unwrap().push(headers["mcp-session-id"].to_str().unwrap().to_owned());
+        };
+        let answer = |body: String| async move {
+            let request: Value = serde_json::from_str(&body).unwrap();
+            let Some(result) = result(&request, "2025-06-18") else {
+                return StatusCode::ACCEPTED.into_response();
+            };
+            let body = reply(&request, result).to_string();
+            ([("content-type", "application/json"), ("mcp-session-id", "s1")], body).into_response()
+        };
+        let moved = move || async move {
+            (StatusCode::from_u16(status).unwrap(), [("location", "/there")]).into_response()
+        };
+        // The end alone is redirected, and then every request.
+        for start in ["/there-but-for-its-end", "/mcp"] {
+            let router = Router::new()
+                .route("/mcp", post(moved).delete(moved))
+                .route("/there-but-for-its-end", post(answer).delete(moved))
+                .route("/there", post(answer).delete(end.clone()));
+            let session = Session::connect(&at(serve(router).await + start)).await.unwrap();
+            assert_eq!(call(&session).await.text, "fine");
+            session.close().await;
+            assert_eq!(std::mem::take(&mut *ended.lock().unwrap()), ["s1"], "{status} {start}");
+        }
+    }
+}
+
+#[tokio::test]
+async fn what_a_server_that_does_not_run_needs_is_said() {
+    let error = refused(&at("http://127.0.0.1:9/mcp".into())).await;
+    assert!(error.hint().unwrap().contains("check that the server runs"), "{error}");
 }
