@@ -4,13 +4,13 @@ use std::collections::BTreeSet;
 
 use serde_json::{Map, Value, json};
 
-use crate::{chat::python_repr, mcp::plain};
+use crate::{chat::python_repr, json, mcp::plain};
 
 /// The structure of a result: its JSON or Python, or else its lines, where `name: value` is a field.
 pub fn structure(text: &str) -> Value {
     let text = text.trim();
     let python = || text.starts_with(['[', '{', '(']).then(|| python_repr(text)).flatten();
-    serde_json::from_str(text).ok().or_else(python).unwrap_or_else(|| match text.contains('\n') {
+    json::exact(text).ok().or_else(python).unwrap_or_else(|| match text.contains('\n') {
         true => Value::Array(text.lines().filter(|line| !line.trim().is_empty()).map(line).collect()),
         false => line(text),
     })

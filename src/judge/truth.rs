@@ -17,6 +17,7 @@ use crate::{
         self, CallChecks, CallError, CallPattern, Change, Checks, Json, Scenario, TextCheck, Trajectory,
         calls::{CallSource, calls},
     },
+    json,
 };
 
 /// What an episode left behind to decide by.
@@ -177,7 +178,7 @@ pub fn text_holds(check: &TextCheck, text: &str) -> bool {
     let part = match &check.json {
         None => Cow::Borrowed(text),
         Some(pointer) => {
-            let value = serde_json::from_str::<Value>(text).ok();
+            let value = json::exact(text).ok();
             match value.as_ref().and_then(|value| value.pointer(pointer)) {
                 Some(Value::String(text)) => Cow::Owned(text.clone()),
                 Some(value) => Cow::Owned(value.to_string()),

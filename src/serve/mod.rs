@@ -11,6 +11,7 @@ mod error;
 mod keep;
 mod metrics;
 mod page;
+mod sessions;
 
 use std::{
     net::{IpAddr, SocketAddr},
@@ -31,10 +32,7 @@ use axum::{
 };
 use futures::future::BoxFuture;
 use percent_encoding::percent_decode_str;
-use rmcp::transport::{
-    StreamableHttpServerConfig, StreamableHttpService,
-    streamable_http_server::session::local::LocalSessionManager,
-};
+use rmcp::transport::{StreamableHttpServerConfig, StreamableHttpService};
 use serde_json::{Value, json};
 use tokio::{
     net::TcpListener,
@@ -50,6 +48,7 @@ pub use self::{
 use self::{
     connections::{Connections, Flow, Gone, Place, held},
     metrics::Metrics,
+    sessions::McpSessions,
 };
 use crate::{
     agent::AgentSettings,
@@ -64,8 +63,7 @@ use crate::{
 
 /// Conversations that the page shows.
 const SHOWN: usize = 20;
-/// Sessions of MCP clients at once. One that is not used ends after a while.
-const SESSIONS: usize = 256;
+const SESSION: &str = "mcp-session-id";
 /// The part of all tokens in progress that a request with alternatives may take.
 const SHARE: usize = 8;
 /// The name of the agent among the models.
@@ -318,7 +316,10 @@ impl Service {
                     .into_response())
             }
             (_, "other") => {
-                let message = format!("there is nothing at {}", parts.uri.path());
+                let message = format!(
+                    "there is nothing at {}; `/v1/chat/completions` answers, so the base URL of a client ends in `/v1`",
+                    parts.uri.path()
+                );
                 Err(ApiError::new(StatusCode::NOT_FOUND, "not_found", message))
             }
             _ => {
@@ -402,6 +403,37 @@ impl Guard {
     }
 }
 
+/// Answers a request over MCP within the bounds of sessions.
+async fn in_session(sessions: McpSessions, request: Request, next: Next) -> Result<Response, ApiError> {
+    // Within its time, and bounded.
+    let (parts, body) = request.into_parts();
+    let body = read_body(body).await?;
+    let session = parts.headers.get(SESSION).and_then(|id| id.to_str().ok()).map(str::to_owned);
+    let Some(session) = session else {
+        if !sessions.make_room().await {
+            return Err(ApiError::busy());
+        }
+        let response = next.run(Request::from_parts(parts, body.into())).await;
+        if let Some(begun) = response.headers().get(SESSION).and_then(|id| id.to_str().ok()) {
+            sessions.begun(begun);
+        }
+        return Ok(response);
+    };
+    let message: Value = serde_json::from_slice(&body).unwrap_or_default();
+    let id = message.get("id").filter(|_| message.get("method").is_some());
+    let Some(id) = id.map(Value::to_string) else {
+        return Ok(next.run(Request::from_parts(parts, body.into())).await);
+    };
+    let Some(under_way) = sessions.begin(&session, &id).await else {
+        let error = json!({"code": -32600, "message": format!("a request with the id {id} is under way")});
+        let answer = json!({"jsonrpc": "2.0", "id": message["id"], "error": error});
+        return Ok((StatusCode::BAD_REQUEST, Json(answer)).into_response());
+    };
+    let mut response = next.run(Request::from_parts(parts, body.into())).await;
+    response.extensions_mut().insert(Place(Arc::new(under_way)));
+    Ok(response)
+}
+
 /// A server that is bound to its port but does not answer yet.
 pub struct ApiServer {
     listener: TcpListener,
@@ -450,24 +482,13 @@ impl ApiServer {
         if let Some(ask) = service.agent.clone() {
             // The guard has checked host and origin.
             let config = StreamableHttpServerConfig::default().disable_allowed_hosts();
-            let sessions = Arc::new(LocalSessionManager::default());
-            let known = sessions.clone();
+            let sessions = McpSessions::default();
+            let manager = sessions.manager.clone();
             let bounded = move |request: Request, next: Next| {
-                let known = known.clone();
-                async move {
-                    let is_new = !request.headers().contains_key("mcp-session-id");
-                    if is_new && known.sessions.read().await.len() >= SESSIONS {
-                        return ApiError::busy().into_response();
-                    }
-                    // Within its time, and bounded.
-                    let (parts, body) = request.into_parts();
-                    match read_body(body).await {
-                        Ok(body) => next.run(Request::from_parts(parts, body.into())).await,
-                        Err(error) => error.into_response(),
-                    }
-                }
+                let sessions = sessions.clone();
+                async move { in_session(sessions, request, next).await.unwrap_or_else(ApiError::into_response) }
             };
-            let service = StreamableHttpService::new(move || Ok(ask.clone()), sessions, config);
+            let service = StreamableHttpService::new(move || Ok(ask.clone()), manager, config);
             router = router.merge(Router::new().route_service("/mcp", service).layer(from_fn(bounded)));
         }
         let answer = move |request: Request| {

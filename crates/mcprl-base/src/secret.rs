@@ -1,6 +1,9 @@
 //! Recognizes likely secrets in a server's command, variables, headers and address by their name, and in any text by their form
 //! (`search.rs`).
 
+mod encoded;
+mod inflate;
+mod packed;
 mod search;
 
 use std::{borrow::Cow, collections::BTreeSet, ops::Range};

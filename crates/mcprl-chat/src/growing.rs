@@ -74,6 +74,13 @@ impl GrowingTurn {
             let [_, close] = TAGS.into_iter().find(|[_, close]| written.contains(close)).unwrap_or_default();
             turn.text = format!("{before}{close}{}", turn.text);
         }
+        // What ends a turn where it is cut is no end of the model's.
+        if let Some(kept) = self.cut.map(|end| &self.raw[..end])
+            && turn.calls.is_empty()
+            && !turn.text.is_empty()
+        {
+            turn.text += &kept[kept.trim_end().len()..];
+        }
         turn
     }
 

@@ -4,7 +4,7 @@
 //! |---|---|---|---|
 //! | an answer that names a request under way | passed on | passed on | passed on |
 //! | an answer that names another | passed on: rmcp refuses it | dropped | passed on |
-//! | an error without an id | is for the only request under way, if there is one | the same | passed on |
+//! | an error without an id | is for the only request under way, if there is one | the same | the same |
 //! | an unreadable answer | is for the request that it names, or the only one under way | is for that request, if it still waits | is for the request that it names |
 //! | a request | passed on, up to [`REQUESTS_PER_SECOND`]: rmcp keeps every request that it has not answered yet | the same | the same |
 //! | a notification | passed on | passed on | passed on |
@@ -57,9 +57,9 @@ impl Correlator {
         Self::new(Carries::One, Some(id))
     }
 
-    /// Of a stream that is resumed.
-    pub(super) fn of_resumed() -> Self {
-        Self::new(Carries::Earlier, None)
+    /// Of a stream that is resumed, for the answer to this request if one is known.
+    pub(super) fn of_resumed(id: Option<RequestId>) -> Self {
+        Self::new(Carries::Earlier, id)
     }
 
     fn new(carries: Carries, id: Option<RequestId>) -> Self {
@@ -107,11 +107,6 @@ impl Correlator {
             Incoming::Noise => None,
         }
     }
-
-    /// The request that waits for this response, which ends.
-    pub(super) fn unanswered(&self) -> Option<RequestId> {
-        self.0.lock().requests.drain().next()
-    }
 }
 
 impl Waiting {
@@ -120,13 +115,23 @@ impl Waiting {
         let id = match named {
             None if self.requests.len() == 1 => self.requests.iter().next().cloned()?,
             None => return None,
-            Some(id) if self.carries == Carries::Earlier => return Some(id.clone()),
-            Some(RequestId::String(text)) => {
-                text.parse().map_or_else(|_| RequestId::String(text.clone()), RequestId::Number)
+            Some(id) if self.carries == Carries::Earlier => {
+                self.requests.remove(&whole(id));
+                return Some(id.clone());
             }
-            Some(id) => id.clone(),
+            Some(id) => whole(id),
         };
         self.requests.remove(&id).then_some(id)
+    }
+}
+
+/// The id, of which some servers make a text.
+pub(super) fn whole(id: &RequestId) -> RequestId {
+    match id {
+        RequestId::String(text) => {
+            text.parse().map_or_else(|_| RequestId::String(text.clone()), RequestId::Number)
+        }
+        id => id.clone(),
     }
 }
 
@@ -205,8 +210,8 @@ mod tests {
         check(&connection(&[1, 2]), error(None), "?");
         check(&connection(&[1, 2]), broken(None), "-");
         check(&Correlator::of_request(RequestId::Number(1)), error(None), "1");
-        check(&Correlator::of_resumed(), error(None), "?");
-        check(&Correlator::of_resumed(), broken(None), "-");
+        check(&Correlator::of_resumed(None), error(None), "?");
+        check(&Correlator::of_resumed(None), broken(None), "-");
         let connection = connection(&[1, 2]);
         check(&connection, result(json!("2")), "2");
         check(&connection, broken(None), "1");
@@ -219,14 +224,12 @@ mod tests {
         check(&Correlator::of_request(other.clone()), result(json!(2)), "-");
         check(&Correlator::of_request(other.clone()), error(Some(2)), "-");
         check(&Correlator::of_request(other.clone()), broken(Some(2)), "1");
-        let response = Correlator::of_request(other.clone());
+        let response = Correlator::of_request(other);
         check(&response, result(json!(1)), "1");
         check(&response, result(json!(1)), "-");
-        assert_eq!(response.unanswered(), None);
-        assert_eq!(Correlator::of_request(other.clone()).unanswered(), Some(other));
         check(&connection(&[1]), result(json!(2)), "2");
         check(&connection(&[1]), broken(Some(2)), "-");
-        check(&Correlator::of_resumed(), broken(Some(2)), "2");
+        check(&Correlator::of_resumed(None), broken(Some(2)), "2");
     }
 
     #[test]

@@ -80,6 +80,7 @@ pub enum McpError {
     #[diagnostic(transient)]
     #[hint("check the path of the URL: often /mcp, or /sse for the older HTTP+SSE transport" if matches!(status, Some(404 | 405)))]
     #[hint("if the address that it redirects to is the right one, write it as the `url`, with its final slash" if matches!(status, Some(300..=399)))]
+    #[hint("check that the server runs, and listens at this port" if reason.contains("Connection refused"))]
     #[hint = "check that it is an MCP server and that the path of its URL is right"]
     Handshake {
         server: String,
@@ -101,7 +102,7 @@ pub enum McpError {
     List { server: String, what: &'static str, reason: String },
     #[error("lost the connection to the server `{server}`: {reason}{output}")]
     #[diagnostic(transient)]
-    #[hint = "`mcprl resume` continues after the last finished episode"]
+    #[hint = "check that the server keeps running; a run goes on with `mcprl resume`"]
     Lost { server: String, reason: String, output: ServerOutput },
     #[error("the server `{server}` refused a request with HTTP status {status}")]
     #[diagnostic(transient if matches!(status, 408 | 429 | 500..))]

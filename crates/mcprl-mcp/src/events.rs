@@ -7,8 +7,8 @@ use rmcp::{model::ServerJsonRpcMessage, transport::streamable_http_client::SseEr
 use sse_stream::Sse;
 
 use super::{
-    correlator::Correlator,
     message::{self, Buffer, Incoming},
+    unheard::Awaited,
 };
 
 /// Bounds of the time after which a server wants its stream to be resumed, in milliseconds.
@@ -18,22 +18,25 @@ const RETRY_MS: (u64, u64) = (100, 10_000);
 /// becomes one that says so.
 pub(super) fn of_response(
     response: reqwest::Response,
-    correlator: Correlator,
+    awaited: Awaited,
 ) -> impl Stream<Item = Result<Sse, SseError>> + Send + 'static {
-    let state = (Box::pin(of(response)), correlator, false);
+    let state = (Box::pin(of(response)), awaited);
     let events = stream::unfold(Some(state), |state| async {
-        let (mut events, correlator, mut is_resumable) = state?;
+        let (mut events, mut awaited) = state?;
         let error = match events.next().await {
             Some(Ok(event)) => {
-                is_resumable |= event.fields.id.is_some();
-                let event = event.correlated(&correlator);
-                return Some((event.map(Ok), Some((events, correlator, is_resumable))));
+                if let Some(id) = &event.fields.id {
+                    awaited.last_event = Some(id.clone());
+                }
+                let message = awaited.received(event.message());
+                let event = event.with(message.as_ref());
+                return Some((event.map(Ok), Some((events, awaited))));
             }
             Some(Err(error)) => Some(Err(SseError::Body(Box::new(error)))),
             None => None,
         };
         // Takes the place of an answer that can no longer arrive.
-        let broken_off = correlator.unanswered().filter(|_| !is_resumable).map(message::broken_off);
+        let broken_off = awaited.end().map(message::broken_off);
         Some((broken_off.map(|message| Ok(Sse::default().data(text(&message)))).or(error), None))
     });
     events.filter_map(future::ready)
@@ -79,10 +82,9 @@ impl Event {
         }
     }
 
-    /// The event as rmcp reads it.
-    fn correlated(self, correlator: &Correlator) -> Option<Sse> {
-        let data = correlator.received(self.message()).map(|message| text(&message));
-        let event = Sse { data, ..self.fields };
+    /// The event as rmcp reads it, with this message.
+    fn with(self, message: Option<&ServerJsonRpcMessage>) -> Option<Sse> {
+        let event = Sse { data: message.map(text), ..self.fields };
         (event != Sse::default()).then_some(event)
     }
 }
@@ -158,6 +160,7 @@ mod tests {
     use rmcp::model::RequestId;
 
     use super::*;
+    use crate::correlator::Correlator;
 
     /// The data of each event, whatever the sizes of the pieces in which it arrives.
     fn check(text: &[u8], expected: &[Option<&str>]) {
@@ -166,7 +169,11 @@ mod tests {
             text.chunks(size).for_each(|piece| parser.push(piece));
             let correlator = Correlator::of_request(RequestId::Number(5));
             let events = parser.events.into_iter();
-            let found: Vec<Sse> = events.filter_map(|event| event.correlated(&correlator)).collect();
+            let read = |event: Event| {
+                let message = correlator.received(event.message());
+                event.with(message.as_ref())
+            };
+            let found: Vec<Sse> = events.filter_map(read).collect();
             let found: Vec<Option<&str>> = found.iter().map(|event| event.data.as_deref()).collect();
             assert_eq!(found, expected, "{}", String::from_utf8_lossy(text));
         }

@@ -18,7 +18,7 @@ use super::{
     McpError,
     error::Challenge,
     http_client::Error,
-    message::{self, BROKEN_OFF_CODE},
+    message::{self, BROKEN_OFF, BROKEN_OFF_CODE},
     untrusted::{Redaction, Untrusted},
 };
 
@@ -65,6 +65,10 @@ impl Failure {
             other => (Cause::Unexpected, Untrusted::new(chain(other), redaction).line()),
         };
         Self { cause, reason }
+    }
+
+    pub(super) fn broken_off() -> Self {
+        Self { cause: Cause::Broken, reason: BROKEN_OFF.into() }
     }
 
     pub(super) fn timeout(limit: Duration) -> Self {
@@ -130,6 +134,7 @@ pub(super) fn of_transport(error: &(dyn StdError + 'static), redaction: &Redacti
         // Its `source` is empty.
         Some(StreamableHttpError::Client(cause)) => chain(cause),
         Some(StreamableHttpError::UnexpectedServerResponse(reason)) => reason.to_string(),
+        Some(StreamableHttpError::SessionExpired) => "the server does not know the session any more".into(),
         _ => chain(error),
     };
     Untrusted::new(without_address(&reason), redaction).line()

@@ -36,6 +36,7 @@ use super::{
     scratch::Scratch,
     sse::SseTransport,
     stdio::Lines,
+    unheard::Unheard,
     untrusted::{Redaction, Untrusted, shorten},
 };
 
@@ -46,6 +47,7 @@ pub(super) struct Connection {
     /// As in [`ServerInfo`](crate::ServerInfo).
     pub(super) transport: &'static str,
     pub(super) redaction: Redaction,
+    pub(super) unheard: Unheard,
 }
 
 /// Connects to the server, with what the session has for itself. With `newest`, tries only the handshake of the newest revision.
@@ -156,7 +158,7 @@ struct ConnectError {
 
 /// What may help.
 enum Remedy {
-    /// The server runs but refuses this handshake; it may accept one of these.
+    /// The server refuses this handshake, or ends; it may accept one of these.
     OtherHandshake(Vec<Opening>),
     /// The server limits the rate of requests, and may ask for this wait.
     Wait(Option<Duration>),
@@ -177,6 +179,7 @@ async fn open(
     let server = spec.transport.to_string();
     let mut redaction = Redaction::of(&spec.transport, Some(places));
     let mut transport = if matches!(spec.transport, Transport::Stdio { .. }) { "stdio" } else { "http" };
+    let mut unheard = Unheard::default();
     let (process, connected) = match &spec.transport {
         Transport::Stdio { .. } => {
             let (process, pipes) =
@@ -208,7 +211,11 @@ async fn open(
         Transport::Cassette(_) => return Err(McpError::EmptyCommand.into()),
         Transport::Http { url, token, headers } => {
             let headers = headers.iter().map(|(name, value)| (name, places.fill(value)));
-            let connector = http::Connector::new(http::endpoint(&places.fill(url), token, headers)?)?;
+            let connector = http::Connector::new(
+                http::endpoint(&places.fill(url), token, headers)?,
+                &spec.quirks.error_patterns,
+            )?;
+            unheard = connector.unheard();
             redaction = redaction.with_token_of(connector.bearer());
             let mut connected = handshake(connector.streamable(&spec.state), spec, &opening, deadline).await;
             let status = connected.as_ref().and_then(refused_status);
@@ -262,7 +269,7 @@ async fn open(
         }
         .into());
     }
-    Ok(Connection { service, process, transport, redaction })
+    Ok(Connection { service, process, transport, redaction, unheard })
 }
 
 /// The HTTP status that refused a handshake.
@@ -307,7 +314,9 @@ async fn connect_error(
     let mut output = if is_refusal { ServerOutput::default() } else { Process::output_of(process).await };
     let is_closed = of_transport.is_some() || matches!(error, ClientInitializeError::ConnectionClosed(_));
     if is_closed && output.status.is_some() {
-        return McpError::DiedAtStart { server, output }.into();
+        // Perhaps of the revision.
+        let remedy = Some(Remedy::OtherHandshake(OLDER.into_iter().map(Opening::Initialize).collect()));
+        return ConnectError { error: McpError::DiedAtStart { server, output }, remedy };
     }
     output.status = None;
     let reason = handshake_reason(&error, redaction);

@@ -3,10 +3,7 @@
 //! A secret (token or header) is sent unencrypted only to this machine, follows no redirect to another origin, and
 //! is never logged. Proxy environment variables are ignored.
 
-use std::{
-    sync::{Arc, atomic::Ordering},
-    time::Duration,
-};
+use std::{sync::Arc, time::Duration};
 
 use mcprl_base::{
     net,
@@ -27,8 +24,11 @@ use super::{
     address::{address, check_secrecy},
     http_client::{Error, Headers, HttpClient},
     oauth::Access,
+    quirks::ErrorPatterns,
     sse::SseTransport,
+    streamable::Streamable,
     tokens::Bearer,
+    unheard::Unheard,
 };
 
 /// Concurrent requests of one session; further requests wait.
@@ -44,7 +44,7 @@ const STREAM_RETRY_DELAY: Duration = Duration::from_secs(10);
 /// Headers that MCP itself uses.
 const RESERVED: [&str; 4] = ["accept", "last-event-id", "mcp-protocol-version", "mcp-session-id"];
 
-pub(super) type HttpTransport = StreamableHttpClientTransport<HttpClient>;
+pub(super) type HttpTransport = StreamableHttpClientTransport<Streamable>;
 
 /// How to reach a server, with variables replaced.
 pub(super) struct Endpoint {
@@ -77,10 +77,12 @@ pub(super) struct Connector {
     url: Url,
     headers: Headers,
     client: HttpClient,
+    streamable: Streamable,
 }
 
 impl Connector {
-    pub(super) fn new(endpoint: Endpoint) -> Result<Self, McpError> {
+    /// `errors`: results that are errors although the server does not say so.
+    pub(super) fn new(endpoint: Endpoint, errors: &ErrorPatterns) -> Result<Self, McpError> {
         let Endpoint { url, headers, access } = endpoint;
         net::use_ring();
         let client = reqwest::Client::builder()
@@ -90,13 +92,9 @@ impl Connector {
             .pool_idle_timeout(IDLE_TIMEOUT)
             .build()
             .map_err(McpError::Client)?;
-        let client = HttpClient {
-            client,
-            access: Arc::new(access),
-            has_session_id: Arc::default(),
-            moved: Arc::default(),
-        };
-        Ok(Self { url, headers, client })
+        let client = HttpClient { client, access: Arc::new(access), moved: Arc::default() };
+        let streamable = Streamable::new(client.clone(), errors.clone());
+        Ok(Self { url, headers, client, streamable })
     }
 
     /// A session that the server has ended is replaced silently if it had no `state`, and otherwise lost.
@@ -109,7 +107,7 @@ impl Connector {
         retry.max_times = Some(STREAM_RETRIES);
         retry.max_delay = Some(STREAM_RETRY_DELAY);
         config.retry_config = Arc::new(retry);
-        StreamableHttpClientTransport::with_client(self.client.clone(), config)
+        StreamableHttpClientTransport::with_client(self.streamable.clone(), config)
     }
 
     /// The older transport; `None` if the server does not offer it.
@@ -123,7 +121,12 @@ impl Connector {
 
     /// The server has given the session an id.
     pub(super) fn has_session_id(&self) -> bool {
-        self.client.has_session_id.load(Ordering::Relaxed)
+        self.streamable.has_session_id()
+    }
+
+    /// The requests whose answer is not awaited where they were sent.
+    pub(super) fn unheard(&self) -> Unheard {
+        self.streamable.unheard.clone()
     }
 }
 

@@ -1,40 +1,30 @@
-//! The requests of streamable HTTP.
+//! Requests over HTTP, and what is answered to a message that is posted.
 //!
 //! Every request carries the token, which is renewed once if the server rejects it. rmcp's own client forgets the body of
-//! an answer that it cannot read and the reason of a refusal, so requests that post a message are made here. What is
-//! posted, and what a status means, is as in rmcp. Errors have the server's texts as they are: `failure.rs` makes them fit to
+//! an answer that it cannot read and the reason of a refusal, so responses are read here. What a status means is as in rmcp. Errors have the server's texts as they are: `failure.rs` makes them fit to
 //! be shown.
 
-use std::{
-    borrow::Cow,
-    collections::HashMap,
-    sync::{
-        Arc,
-        atomic::{AtomicBool, Ordering},
-    },
-    time::Duration,
-};
+use std::{borrow::Cow, collections::HashMap, sync::Arc, time::Duration};
 
-use futures::{StreamExt, stream::BoxStream};
+use futures::StreamExt;
 use parking_lot::Mutex;
 use reqwest::{
-    RequestBuilder, Response, StatusCode, Url,
-    header::{ACCEPT, CONTENT_TYPE, HeaderName, HeaderValue, LOCATION, RETRY_AFTER, WWW_AUTHENTICATE},
+    RequestBuilder, Response, StatusCode, Url, Version,
+    header::{
+        CONTENT_LENGTH, CONTENT_TYPE, HeaderName, HeaderValue, LOCATION, RETRY_AFTER, TRANSFER_ENCODING,
+        WWW_AUTHENTICATE,
+    },
 };
 use rmcp::{
-    model::{ClientJsonRpcMessage, ClientRequest, ErrorCode, ErrorData, RequestId, ServerJsonRpcMessage},
+    model::{ClientJsonRpcMessage, ClientRequest, ErrorData, RequestId, ServerJsonRpcMessage},
     transport::{
-        common::http_header::{
-            EVENT_STREAM_MIME_TYPE, HEADER_LAST_EVENT_ID, HEADER_SESSION_ID, JSON_MIME_TYPE,
-        },
+        common::http_header::{EVENT_STREAM_MIME_TYPE, HEADER_SESSION_ID, JSON_MIME_TYPE},
         streamable_http_client::{
-            AuthRequiredError, HttpStatusError, InsufficientScopeError, SseError, StreamableHttpClient,
-            StreamableHttpError, StreamableHttpPostResponse,
+            AuthRequiredError, HttpStatusError, InsufficientScopeError, StreamableHttpError,
+            StreamableHttpPostResponse,
         },
     },
 };
-use serde_json::json;
-use sse_stream::Sse;
 use tokio::time::timeout;
 
 use super::{
@@ -42,18 +32,16 @@ use super::{
     events,
     message::{self, Buffer, Incoming},
     oauth::Access,
+    unheard::{Awaited, Unheard},
 };
 
 /// How much of a refusal is read.
 const REFUSAL_BYTES: usize = 64 << 10;
 /// How long a body that nobody needs is read, so that its connection can be used again.
-const REST_TIMEOUT: Duration = Duration::from_secs(1);
+pub(super) const REST_TIMEOUT: Duration = Duration::from_secs(1);
 /// Redirects of one request that are followed.
 const REDIRECTS: usize = 5;
-/// The id of the request that shows whether a server knows a session, and how long it may take.
-const PROBE_ID: u32 = 2_000_000_000;
-const PROBE_TIMEOUT: Duration = Duration::from_secs(10);
-const ACCEPTED_TYPES: &str = "text/event-stream, application/json";
+pub(super) const ACCEPTED_TYPES: &str = "text/event-stream, application/json";
 
 pub(super) type Error = StreamableHttpError<reqwest::Error>;
 pub(super) type Headers = HashMap<HeaderName, HeaderValue>;
@@ -62,135 +50,11 @@ pub(super) type Headers = HashMap<HeaderName, HeaderValue>;
 pub(super) struct HttpClient {
     pub(super) client: reqwest::Client,
     pub(super) access: Arc<Access>,
-    /// The server gave this session an id.
-    pub(super) has_session_id: Arc<AtomicBool>,
     /// The address that the server has redirected another one to.
     pub(super) moved: Arc<Mutex<Option<(Url, Url)>>>,
 }
 
-impl StreamableHttpClient for HttpClient {
-    type Error = reqwest::Error;
-
-    async fn post_message(
-        &self,
-        url: Arc<str>,
-        message: ClientJsonRpcMessage,
-        session: Option<Arc<str>>,
-        _: Option<String>,
-        headers: Headers,
-    ) -> Result<StreamableHttpPostResponse, Error> {
-        let mut request = self.client.post(&*url).header(ACCEPT, ACCEPTED_TYPES);
-        if let Some(session) = &session {
-            request = request.header(HEADER_SESSION_ID, &**session);
-        }
-        let response = self.send(with(request, headers.clone()).json(&message)).await?;
-        let answer = read_response(response, &message, session.is_some()).await;
-        if let Some(session) = &session
-            && is_of_session(&message, &answer)
-            && self.is_forgotten(&url, session, headers).await
-        {
-            return Err(StreamableHttpError::SessionExpired);
-        }
-        let answer = answer?;
-        if matches!(&message, ClientJsonRpcMessage::Request(request) if matches!(request.request, ClientRequest::InitializeRequest(_)))
-        {
-            let has_session_id = match &answer {
-                StreamableHttpPostResponse::Json(_, session)
-                | StreamableHttpPostResponse::Sse(_, session) => session.is_some(),
-                _ => false,
-            };
-            self.has_session_id.store(has_session_id, Ordering::Relaxed);
-        }
-        Ok(answer)
-    }
-
-    async fn delete_session(
-        &self,
-        url: Arc<str>,
-        session: Arc<str>,
-        _: Option<String>,
-        headers: Headers,
-    ) -> Result<(), Error> {
-        self.client.delete_session(url, session, self.access.token(), headers).await
-    }
-
-    async fn get_stream(
-        &self,
-        url: Arc<str>,
-        session: Option<Arc<str>>,
-        last_event: Option<String>,
-        _: Option<String>,
-        headers: Headers,
-    ) -> Result<BoxStream<'static, Result<Sse, SseError>>, Error> {
-        let mut request = self.client.get(&*url).header(ACCEPT, ACCEPTED_TYPES);
-        if let Some(session) = &session {
-            request = request.header(HEADER_SESSION_ID, &**session);
-        }
-        if let Some(last_event) = last_event {
-            request = request.header(HEADER_LAST_EVENT_ID, last_event);
-        }
-        let response = self.send(with(request, headers)).await?;
-        let status = response.status();
-        if status == StatusCode::METHOD_NOT_ALLOWED {
-            finish(response);
-            return Err(StreamableHttpError::ServerDoesNotSupportSse);
-        }
-        if let Some(error) = refusal(&response) {
-            finish(response);
-            return Err(error);
-        }
-        match content_type(&response) {
-            Some(kind) if status.is_success() && kind.starts_with(EVENT_STREAM_MIME_TYPE) => {
-                Ok(events::of_response(response, Correlator::of_resumed()).boxed())
-            }
-            kind if status.is_success() => Err(StreamableHttpError::UnexpectedContentType(kind)),
-            _ => Err(unexpected(status, response).await),
-        }
-    }
-}
-
 impl HttpClient {
-    /// Whether a server that has answered with an error does not know the session any more: it lists no tools either. Servers
-    /// say so by 404, 400 or an error, each in words of its own.
-    async fn is_forgotten(&self, url: &str, session: &str, headers: Headers) -> bool {
-        let message = json!({"jsonrpc": "2.0", "id": PROBE_ID, "method": "tools/list"});
-        let request = self.client.post(url).header(ACCEPT, ACCEPTED_TYPES).header(HEADER_SESSION_ID, session);
-        let request = with(request, headers).json(&message);
-        let answered = async {
-            let response = self.send(request).await.ok()?;
-            let status = response.status();
-            if !status.is_success() {
-                return Some(matches!(status.as_u16(), 400 | 404 | 410));
-            }
-            let kind = content_type(&response).unwrap_or_default();
-            let incoming = if kind.starts_with(EVENT_STREAM_MIME_TYPE) {
-                let answer = |event: Result<events::Event, _>| match event.ok()?.message() {
-                    Incoming::Message(
-                        answer @ (ServerJsonRpcMessage::Response(_) | ServerJsonRpcMessage::Error(_)),
-                    ) => Some(answer),
-                    _ => None,
-                };
-                let mut events = events::of(response).boxed();
-                loop {
-                    if let Some(answer) = answer(events.next().await?) {
-                        break answer;
-                    }
-                }
-            } else {
-                let mut body = Buffer::default();
-                let mut response = response;
-                while let Some(bytes) = response.chunk().await.ok()? {
-                    body.push(&bytes);
-                }
-                let Incoming::Message(message) = body.read() else { return None };
-                message
-            };
-            let ServerJsonRpcMessage::Error(error) = incoming else { return None };
-            Some(error.error.code != ErrorCode::METHOD_NOT_FOUND)
-        };
-        timeout(PROBE_TIMEOUT, answered).await.ok().flatten().unwrap_or(false)
-    }
-
     /// Sends a request with the token, to where the server redirects it within its origin. A token that the server rejects is
     /// renewed once, where that is possible.
     pub(super) async fn send(&self, request: RequestBuilder) -> Result<Response, Error> {
@@ -251,25 +115,6 @@ impl HttpClient {
             }
             None => Ok(response),
         }
-    }
-}
-
-/// Whether an answer may be that of a server which does not know the session. What lists something may fail for itself.
-fn is_of_session(asked: &ClientJsonRpcMessage, answer: &Result<StreamableHttpPostResponse, Error>) -> bool {
-    let is_call = matches!(asked, ClientJsonRpcMessage::Request(request) if matches!(
-        request.request,
-        ClientRequest::CallToolRequest(_) | ClientRequest::ReadResourceRequest(_) | ClientRequest::GetPromptRequest(_)
-    ));
-    let is_named = |text: &str| is_call || text.to_ascii_lowercase().contains("session");
-    match answer {
-        Ok(StreamableHttpPostResponse::Json(ServerJsonRpcMessage::Error(error), _)) => {
-            !message::is_own(&error.error) && is_named(&error.error.message)
-        }
-        Err(StreamableHttpError::UnexpectedServerResponse(text)) => {
-            let is_refused = ["HTTP 400", "HTTP 409", "HTTP 410", "HTTP 422"];
-            is_refused.iter().any(|status| text.starts_with(status)) && is_named(text)
-        }
-        _ => false,
     }
 }
 
@@ -343,14 +188,16 @@ async fn beginning(mut response: Response) -> Vec<u8> {
 }
 
 /// Reads the rest of a body that nobody needs: a connection is used again only after its end.
-fn finish(response: Response) {
+pub(super) fn finish(response: Response) {
     tokio::spawn(timeout(REST_TIMEOUT, beginning(response)));
 }
 
-async fn read_response(
+/// What a message is answered with. A stream that ends before its answer makes an `unheard` one of the request.
+pub(super) async fn read_response(
     mut response: Response,
     message: &ClientJsonRpcMessage,
     had_session: bool,
+    unheard: &Unheard,
 ) -> Result<StreamableHttpPostResponse, Error> {
     let request = match message {
         ClientJsonRpcMessage::Request(request) => Some(request),
@@ -393,12 +240,8 @@ async fn read_response(
         return Err(of_status.unwrap_or_else(|| refused(status, &body)));
     }
     if kind.as_deref().is_some_and(|kind| kind.starts_with(EVENT_STREAM_MIME_TYPE)) {
-        let correlator = request.map(|request| Correlator::of_request(request.id.clone()));
-        let correlator = correlator.unwrap_or_else(Correlator::of_resumed);
-        return Ok(StreamableHttpPostResponse::Sse(
-            events::of_response(response, correlator).boxed(),
-            session,
-        ));
+        let awaited = Awaited::new(request.map(|request| request.id.clone()), None, unheard);
+        return Ok(StreamableHttpPostResponse::Sse(events::of_response(response, awaited).boxed(), session));
     }
     // Nothing is expected back for a notification.
     let Some(request) = request else {
@@ -412,9 +255,15 @@ async fn read_response(
         let text = format!("the answer is {kind}, not JSON: {text}");
         return Err(StreamableHttpError::UnexpectedServerResponse(text.into()));
     }
+    let has_length = response.version() > Version::HTTP_11
+        || [CONTENT_LENGTH, TRANSFER_ENCODING].iter().any(|name| response.headers().contains_key(name));
     let mut body = Buffer::default();
     while let Some(bytes) = response.chunk().await? {
         body.push(&bytes);
+    }
+    if !has_length && body.is_cut_off() {
+        let text = "the connection ended in the middle of the answer";
+        return Err(StreamableHttpError::UnexpectedServerResponse(text.into()));
     }
     match answer(&body, &request.id) {
         Some(answer) => Ok(StreamableHttpPostResponse::Json(answer, session)),

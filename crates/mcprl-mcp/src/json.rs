@@ -5,8 +5,14 @@
 
 use std::{borrow::Cow, sync::Arc};
 
-use serde_json::{Map, Value};
+use mcprl_base::json::is_exact;
+use serde_json::{Map, Value, json};
 
+/// The member of an object that stands for a number with more digits than a [`Value`] has.
+const DIGITS: &str = "mcprl/number";
+/// Members of results that describe what a server offers.
+const DESCRIPTIONS: [&str; 6] =
+    ["tools", "resources", "resourceTemplates", "prompts", "capabilities", "serverInfo"];
 /// Deepest nesting that is read. `serde_json` has the same limit.
 const DEPTH: usize = 127;
 /// Faults that are kept, more than a list of tools may have items.
@@ -65,6 +71,36 @@ pub(super) fn parse(text: &[u8]) -> Result<(Value, Vec<Fault>), Broken> {
     }
 }
 
+/// Whether a text may have a number whose digits are kept.
+pub(super) fn has_long_number(text: &[u8]) -> bool {
+    let mut digits = 0;
+    text.iter().any(|byte| {
+        digits = if byte.is_ascii_digit() || *byte == b'.' { digits + 1 } else { 0 };
+        digits == 16
+    })
+}
+
+/// A value of a server as JSON, each number with the digits that the server wrote.
+pub(super) fn written(value: &Value) -> String {
+    let text = value.to_string();
+    let start = format!("{{\"{DIGITS}\":\"");
+    let Some((before, _)) = text.split_once(&start) else { return text };
+    let mut out = before.to_owned();
+    for part in text[before.len()..].split(&start).skip(1) {
+        match part.split_once("\"}") {
+            Some((number, rest)) if is_number(number) => {
+                out += number;
+                out += rest;
+            }
+            _ => {
+                out += &start;
+                out += part;
+            }
+        }
+    }
+    out
+}
+
 #[derive(Default)]
 struct Reader<'t> {
     text: &'t [u8],
@@ -76,7 +112,8 @@ struct Reader<'t> {
 
 type Parsed<T> = Result<T, &'static str>;
 
-const ENDS: &str = "it ends in the middle";
+/// Why a text that is cut off is broken.
+pub(super) const ENDS: &str = "it ends in the middle";
 
 impl Reader<'_> {
     fn peek(&self) -> Option<u8> {
@@ -260,6 +297,12 @@ impl Reader<'_> {
         Ok(plain)
     }
 
+    /// Whether the digits of a number are kept that a [`Value`] would round: those of a tool's result.
+    fn keeps_digits(&self) -> bool {
+        matches!(&self.path[..], [Step::Key(outer), Step::Key(list), ..]
+            if &**outer == "result" && !DESCRIPTIONS.contains(&&**list))
+    }
+
     /// A number, `true`, `false`, `null`, or what only looks like one of them.
     fn word(&mut self) -> Parsed<Value> {
         let is_inner = |byte: &u8| byte.is_ascii_alphanumeric() || matches!(byte, b'+' | b'-' | b'.');
@@ -270,6 +313,7 @@ impl Reader<'_> {
                 self.fault(format!("it has `{word}`"))
             }
             _ => match serde_json::from_str(word) {
+                Ok(_) if self.keeps_digits() && !is_exact(word) => json!({DIGITS: word}),
                 Ok(value) => value,
                 Err(_) if is_number(word) => {
                     self.fault(format!("it has a number out of range, `{}`", shortened(word)))

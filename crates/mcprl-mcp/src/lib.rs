@@ -18,6 +18,7 @@ mod error;
 mod events;
 mod exposed;
 mod failure;
+mod forgotten;
 mod handshake;
 mod http;
 mod http_client;
@@ -44,8 +45,10 @@ mod session;
 mod snapshot;
 mod sse;
 mod stdio;
+mod streamable;
 mod tokens;
 mod tools;
+mod unheard;
 mod untrusted;
 
 use std::{collections::BTreeMap, path::PathBuf, time::Duration};

@@ -11,6 +11,8 @@
 //! | nothing within `call_timeout`, and the server is still reachable | an answer with our text; after the third in a row the session is lost |
 //! | HTTP 401, 403, 407, 408, 429, 502, 503, 504 | [`McpError::Refused`]: no tool has answered |
 //! | any other HTTP status, a body that is not JSON-RPC, a connection that broke, a process that ended | [`McpError::Lost`] |
+//! | an empty 202, or a stream that ended, and nothing afterwards (`unheard.rs`) | [`McpError::Lost`] |
+//! | an error of a server that has forgotten the session (`forgotten.rs`) | [`McpError::Lost`]; in a read-only session, the request is sent again in a new one |
 //!
 //! Any request that gets HTTP 429, or 503 with `Retry-After`, is sent again after the time that the server asks for, if
 //! that takes no more than a minute in all. A call that got 503 may have reached its tool, so it is sent again only to a server
@@ -48,6 +50,7 @@ use super::{
     process::Process,
     scratch::Scratch,
     tools,
+    unheard::{Unheard, Waits},
     untrusted::{Redaction, Untrusted},
 };
 
@@ -61,6 +64,8 @@ const INPUT_ROUNDS: usize = 10;
 const LIST_READS: usize = 3;
 /// How long a server that announces changes may list no tools before it announces some.
 const FIRST_TOOLS: Duration = Duration::from_secs(5);
+/// How long it announces no more once it has them.
+const QUIET: Duration = Duration::from_secs(1);
 
 /// A connection to the server. Calls may overlap. On drop the connection closes and a child process ends.
 pub(super) struct LiveSession {
@@ -71,6 +76,7 @@ pub(super) struct LiveSession {
     /// As in [`ServerInfo`].
     transport: &'static str,
     redaction: Redaction,
+    unheard: Unheard,
     /// Declared after the process, which uses it.
     scratch: Scratch,
     /// Consecutive calls that were not answered in time.
@@ -105,7 +111,7 @@ impl Reply {
 impl LiveSession {
     /// Starts the server or connects to it, and performs the handshake. With `newest`, only that of the newest revision.
     pub(super) async fn connect(spec: &ServerSpec, newest: bool) -> Result<Self, McpError> {
-        let (Connection { service, process, transport, redaction }, scratch) =
+        let (Connection { service, process, transport, redaction, unheard }, scratch) =
             handshake::connect(spec, newest).await?;
         Ok(Self {
             service,
@@ -113,6 +119,7 @@ impl LiveSession {
             spec: spec.clone(),
             transport,
             redaction,
+            unheard,
             scratch,
             unanswered: AtomicU32::new(0),
             is_lost: AtomicBool::new(false),
@@ -171,20 +178,32 @@ impl LiveSession {
     pub(super) async fn tools(&self) -> Result<(Vec<Tool>, Vec<String>), McpError> {
         let has_tools = self.service.peer_info().is_none_or(|info| info.capabilities.tools.is_some());
         let changed = &self.service.service().tools_changed;
-        let mut is_empty = false;
+        let (mut was_empty, mut waited) = (false, false);
         let mut notes = Vec::new();
         let mut listed = Vec::new();
-        for _ in 0..if has_tools { LIST_READS } else { 0 } {
-            if is_empty {
-                self.announced().await;
+        let deadline = Instant::now() + self.first_tools();
+        for read in 1.. {
+            if !has_tools {
+                break;
             }
             changed.store(false, Ordering::Relaxed);
             notes.clear();
             // A change that could not be listed has yet to be looked at.
             let failed = |_: &McpError| changed.store(true, Ordering::Relaxed);
             listed = self.list("tools", list_tools, &mut notes).await.inspect_err(failed)?;
-            let was_empty = std::mem::replace(&mut is_empty, listed.is_empty());
-            if !changed.load(Ordering::Relaxed) && (was_empty || !is_empty) {
+            was_empty |= listed.is_empty();
+            let goes_on = match was_empty {
+                false => self.has_changed_tools() && read < LIST_READS,
+                // It may still load its tools, and announce them one by one.
+                true => {
+                    let until =
+                        if listed.is_empty() { deadline } else { deadline.min(Instant::now() + QUIET) };
+                    let is_announced = self.announced(until).await;
+                    // Some announce nothing.
+                    is_announced || listed.is_empty() && !std::mem::replace(&mut waited, true)
+                }
+            };
+            if !goes_on {
                 break;
             }
         }
@@ -193,15 +212,23 @@ impl LiveSession {
         Ok((tools, notes))
     }
 
-    /// Waits for a server that lists no tools, and may still load them, to announce some.
-    async fn announced(&self) {
+    /// How long a server that lists no tools may load them.
+    fn first_tools(&self) -> Duration {
         let offered = self.service.peer_info().and_then(|info| info.capabilities.tools.clone());
         let announces = offered.is_some_and(|tools| tools.list_changed == Some(true));
         let patience = if announces { FIRST_TOOLS } else { FIRST_TOOLS / 3 };
-        let deadline = Instant::now() + patience.min(self.spec.limits.start_timeout);
-        while !self.has_changed_tools() && self.is_alive() && Instant::now() < deadline {
+        patience.min(self.spec.limits.start_timeout)
+    }
+
+    /// Whether the server announces a change of its tools before then.
+    async fn announced(&self, deadline: Instant) -> bool {
+        while self.is_alive() && Instant::now() < deadline {
+            if self.has_changed_tools() {
+                return true;
+            }
             tokio::time::sleep(Duration::from_millis(20)).await;
         }
+        false
     }
 
     /// Whether the server has announced a change of its tools since they were last listed.
@@ -269,10 +296,7 @@ impl LiveSession {
         };
         let is_lost = self.has_lost(&failure);
         match failure.cause {
-            Cause::Error(code, text) => match self.is_forgotten(code, &text).await {
-                true => Err(self.lost(text).await),
-                false => Ok(Reply::Answer(Answer::failed(text))),
-            },
+            Cause::Error(_, text) => Ok(Reply::Answer(Answer::failed(text))),
             Cause::Timeout => {
                 let unanswered = self.unanswered.fetch_add(1, Ordering::Relaxed) + 1;
                 if unanswered >= UNANSWERED {
@@ -293,22 +317,6 @@ impl LiveSession {
             }) => Err(McpError::Refused { server: self.server(), status, challenge }),
             _ if is_lost => Err(self.lost(failure.reason).await),
             _ => Ok(Reply::Missing(format!("the call failed: {}", failure.reason))),
-        }
-    }
-
-    /// Whether an error is of a server that does not know this session, which `http_client.rs` sees where it is not in a stream:
-    /// it speaks of sessions, or refuses the request as such, and the server lists no tools either.
-    async fn is_forgotten(&self, code: ErrorCode, text: &str) -> bool {
-        let text = text.to_ascii_lowercase();
-        let is_of_session = ["session", "initializ"].iter().any(|word| text.contains(word));
-        let is_of_request = [ErrorCode::INVALID_REQUEST, ErrorCode::INVALID_PARAMS].contains(&code);
-        if self.process.is_some() || !(is_of_session || is_of_request) {
-            return false;
-        }
-        match self.ask_once(list_tools(None), STUCK).await {
-            Err(Failure { cause: Cause::Error(code, _), .. }) => code != ErrorCode::METHOD_NOT_FOUND,
-            Err(failure) => self.has_lost(&failure),
-            Ok(_) => false,
         }
     }
 
@@ -417,25 +425,34 @@ impl LiveSession {
         request: ClientRequest,
         limit: Duration,
     ) -> BoxFuture<'_, Result<Untrusted<Value>, Failure>> {
-        let exchange = async move {
-            let options = PeerRequestOptions::with_timeout(limit);
-            let mut open = OpenRequest::of(self);
-            let result = match self.service.send_request_with_option(request, options).await {
-                Ok(handle) => {
-                    open.id = Some(handle.id.clone());
-                    handle.await_response().await
-                }
-                Err(error) => Err(error),
-            };
-            open.end(&result);
-            serde_json::to_value(result?).map_err(|_| ServiceError::UnexpectedResponse)
-        };
         Box::pin(async move {
-            match timeout(limit + STUCK, exchange).await {
-                Ok(Ok(answer)) => Ok(Untrusted::new(answer, &self.redaction)),
-                Ok(Err(error)) => Err(Failure::of(&error, &self.redaction)),
-                Err(_) => Err(Failure::timeout(limit)),
-            }
+            let mut id = None;
+            let exchange = async {
+                let options = PeerRequestOptions::with_timeout(limit);
+                let mut open = OpenRequest::of(self);
+                let result = match self.service.send_request_with_option(request, options).await {
+                    Ok(handle) => {
+                        id = Some(handle.id.clone());
+                        open.id = Some(handle.id.clone());
+                        handle.await_response().await
+                    }
+                    Err(error) => Err(error),
+                };
+                open.end(&result);
+                serde_json::to_value(result?).map_err(|_| ServiceError::UnexpectedResponse)
+            };
+            let failure = match timeout(limit + STUCK, exchange).await {
+                Ok(Ok(answer)) => return Ok(Untrusted::new(answer, &self.redaction)),
+                Ok(Err(error)) => Failure::of(&error, &self.redaction),
+                Err(_) => Failure::timeout(limit),
+            };
+            // An error that comes while the request still waits is none of the server's.
+            let waits = id.and_then(|id| self.unheard.remove(&id));
+            let is_broken_off = matches!(
+                (waits, &failure.cause),
+                (Some(Waits::Elsewhere(_)), Cause::Timeout) | (Some(_), Cause::Error(..))
+            );
+            Err(if is_broken_off { Failure::broken_off() } else { failure })
         })
     }
 
@@ -443,8 +460,7 @@ impl LiveSession {
     fn has_lost(&self, failure: &Failure) -> bool {
         match failure.cause {
             Cause::Error(..) | Cause::Timeout => false,
-            Cause::Refused(_) | Cause::Closed | Cause::Broken => true,
-            Cause::Unexpected => !self.is_alive(),
+            Cause::Refused(_) | Cause::Closed | Cause::Broken | Cause::Unexpected => true,
         }
     }
 

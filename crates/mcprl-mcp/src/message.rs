@@ -17,7 +17,7 @@
 
 use rmcp::model::{CustomResult, ErrorCode, ErrorData, RequestId, ServerJsonRpcMessage, ServerResult};
 use serde::Deserialize;
-use serde_json::{Map, Value};
+use serde_json::{Map, Value, json};
 
 use super::json::{self, Step};
 
@@ -31,6 +31,7 @@ pub(super) const UNREADABLE: &str = "mcprl/unreadable";
 pub(super) const UNREADABLE_CODE: ErrorCode = ErrorCode(i32::MIN);
 /// Code of an error that stands for an answer that broke off.
 pub(super) const BROKEN_OFF_CODE: ErrorCode = ErrorCode(i32::MIN + 1);
+pub(super) const BROKEN_OFF: &str = "the connection ended before the answer";
 /// Longest name of a list whose items are marked.
 const LIST_NAME_BYTES: usize = 64;
 /// How much of a longer message is kept from its beginning and from its end, where its id is.
@@ -88,6 +89,11 @@ impl Buffer {
         &self.head
     }
 
+    /// Whether a message ends in its middle.
+    pub(super) fn is_cut_off(&self) -> bool {
+        !self.is_oversized && matches!(json::parse(&self.head), Err(broken) if broken.reason == json::ENDS)
+    }
+
     pub(super) fn read(&self) -> Incoming {
         match self.is_oversized {
             true => {
@@ -106,7 +112,13 @@ fn read(text: &[u8]) -> Incoming {
     if has_more_values(text, VALUES) {
         return read_ends(text, text, format!("it has more than {VALUES} values"));
     }
-    if let Ok(message) = serde_json::from_slice(text) {
+    // One with both is read as an error or a result below.
+    let has = |member: &[u8]| memchr::memmem::find(text, member).is_some();
+    let may_have_both = has(b"\"result\"") && has(b"\"error\"");
+    if !may_have_both
+        && !json::has_long_number(text)
+        && let Ok(message) = serde_json::from_slice(text)
+    {
         return Incoming::Message(with_handshake(message));
     }
     // A log without a line end stands before it.
@@ -161,12 +173,26 @@ fn is_bare(members: &Map<String, Value>) -> bool {
     is_answer || has_only(&["id", "method", "params"]) && members.get("method").is_some_and(is_method)
 }
 
-/// Leaves out members that are null, and so absent. A result may be null.
+/// Leaves out members that are null, and so absent, and of a result and an error the one that has nothing in it. A result may be
+/// null or empty.
 fn without_nulls(members: &mut Map<String, Value>) {
     members.entry("jsonrpc").or_insert_with(|| "2.0".into());
     members.retain(|name, value| !value.is_null() || name == "id" || name == "result");
-    if members.contains_key("error") && members.get("result").is_some_and(Value::is_null) {
-        members.shift_remove("result");
+    if let [Some(result), Some(error)] = ["result", "error"].map(|name| members.get(name)) {
+        let empty = [(error, "error"), (result, "result")].into_iter().find(|(value, _)| is_empty(value));
+        if let Some((_, name)) = empty {
+            members.shift_remove(name);
+        }
+    }
+}
+
+fn is_empty(value: &Value) -> bool {
+    match value {
+        Value::Null | Value::Bool(false) => true,
+        Value::String(text) => text.is_empty(),
+        Value::Array(items) => items.is_empty(),
+        Value::Object(members) => members.is_empty(),
+        _ => false,
     }
 }
 
@@ -174,10 +200,14 @@ fn without_nulls(members: &mut Map<String, Value>) {
 fn with_handshake(mut message: ServerJsonRpcMessage) -> ServerJsonRpcMessage {
     if let ServerJsonRpcMessage::Response(response) = &mut message
         && let ServerResult::CustomResult(custom) = &response.result
-        && custom.0.get("capabilities").is_some()
+        && custom.0.get("protocolVersion").is_some_and(Value::is_string)
+        && custom.0.get("content").is_none()
         && let Value::Object(mut members) = custom.0.clone()
     {
         members.retain(|_, value| !value.is_null());
+        // What it does not say, its lists show.
+        members.entry("capabilities").or_insert_with(|| json!({"tools": {}}));
+        members.entry("serverInfo").or_insert_with(|| json!({}));
         for name in ["capabilities", "serverInfo", "_meta"] {
             if let Some(value) = members.get_mut(name) {
                 as_objects(value);
@@ -251,8 +281,7 @@ pub(super) fn unreadable(id: RequestId, reason: &str) -> ServerJsonRpcMessage {
 
 /// In place of an answer whose connection ended first.
 pub(super) fn broken_off(id: RequestId) -> ServerJsonRpcMessage {
-    let text = "the connection ended before the answer";
-    ServerJsonRpcMessage::error(ErrorData::new(BROKEN_OFF_CODE, text, None), Some(id))
+    ServerJsonRpcMessage::error(ErrorData::new(BROKEN_OFF_CODE, BROKEN_OFF, None), Some(id))
 }
 
 /// Whether an error is the client's own, not the server's.
@@ -391,6 +420,16 @@ mod tests {
                 r#"{"jsonrpc":"2.0","id":3,"result":null,"error":{"code":-32000,"message":"site is down","data":null}}"#,
                 "3 error site is down (-32000)",
             ),
+            (
+                r#"{"jsonrpc":"2.0","id":3,"result":{},"error":{"code":-32000,"message":"site is down"}}"#,
+                "3 error site is down (-32000)",
+            ),
+            (r#"{"jsonrpc":"2.0","id":3,"result":{"a":1},"error":[]}"#, r#"3 {"a":1}"#),
+            (r#"{"jsonrpc":"2.0","id":3,"result":{},"error":{}}"#, "3 {}"),
+            (
+                r#"{"jsonrpc":"2.0","id":3,"result":{"error":"a","result":1}}"#,
+                r#"3 {"error":"a","result":1}"#,
+            ),
             (r#"{"id":3,"result":{"a":1}}"#, r#"3 {"a":1}"#),
             (r#"Loading… {"jsonrpc":"2.0","id":3,"result":{"a":1}}"#, r#"3 {"a":1}"#),
             (r#"{"id":3,"result":{"a":1},"level":"info"}"#, "-"),
@@ -405,6 +444,8 @@ mod tests {
                 r#"{"name":"a","title":null,"version":1}"#,
             ),
             ("[]", r#"{"name":"a"}"#),
+            ("null", "null"),
+            ("{}", "[]"),
         ] {
             let line = format!(
                 r#"{{"jsonrpc":"2.0","id":3,"result":{{"protocolVersion":"2025-06-18","capabilities":{capabilities},"serverInfo":{server},"instructions":null,"_meta":[]}},"error":null}}"#
@@ -414,6 +455,35 @@ mod tests {
             };
             assert!(matches!(response.result, ServerResult::InitializeResult(_)), "{line}: {response:?}");
         }
+        let bare = r#"{"jsonrpc":"2.0","id":3,"result":{"protocolVersion":"2025-06-18"}}"#;
+        let Incoming::Message(ServerJsonRpcMessage::Response(response)) = read(bare.as_bytes()) else {
+            panic!("{bare}");
+        };
+        let ServerResult::InitializeResult(result) = response.result else { panic!("{bare}") };
+        assert!(result.capabilities.tools.is_some(), "its tools are listed");
+    }
+
+    #[test]
+    fn the_model_reads_the_digits_that_the_server_wrote() {
+        let digits = r#"{"id":123456789012345678901234567890,"pi":[-3.14159265358979323846,1.5],"t":"1234567890123456789012"}"#;
+        for (result, expected) in [
+            (format!(r#"{{"content":[],"structuredContent":{digits}}}"#), digits.to_owned()),
+            (format!(r#"{{"rows":{digits}}}"#), format!(r#"{{"rows":{digits}}}"#)),
+            (format!(r#"{{"content":[{{"type":"json","json":{digits}}}]}}"#), digits.to_owned()),
+            (
+                r#"{"content":[{"type":"text","text":98765432109876543210987}]}"#.to_owned(),
+                "98765432109876543210987".to_owned(),
+            ),
+        ] {
+            let line = format!(r#"{{"jsonrpc":"2.0","id":3,"result":{result}}}"#);
+            let Incoming::Message(ServerJsonRpcMessage::Response(response)) = read(line.as_bytes()) else {
+                panic!("{line}");
+            };
+            let value = serde_json::to_value(response.result).unwrap();
+            assert_eq!(crate::outcome::of_result(&value), (expected, false), "{line}");
+        }
+        let tools = r#"{"jsonrpc":"2.0","id":3,"result":{"tools":[{"name":"t","inputSchema":{"maximum":123456789012345678901234}}]}}"#;
+        assert!(!shown(read(tools.as_bytes())).contains("mcprl/number"), "a schema has numbers");
     }
 
     #[test]

@@ -7,6 +7,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
 use super::{
+    json,
     message::UNREADABLE,
     quirks::ErrorPatterns,
     untrusted::{Untrusted, truncate_middle},
@@ -62,12 +63,12 @@ impl Answer {
 }
 
 /// The text of a result, and whether the server says that it is an error.
-fn of_result(result: &Value) -> (String, bool) {
+pub(super) fn of_result(result: &Value) -> (String, bool) {
     if let Some(reason) = result.get(UNREADABLE).and_then(Value::as_str) {
         return (format!("the server's answer cannot be read: {reason}"), true);
     }
     match result.get("resultType").and_then(Value::as_str) {
-        None | Some("complete") => (text_of(result), is_true(result.get("isError"))),
+        None | Some("complete") => (text_of(result), is_error(result)),
         Some("input_required") => ("the server asked for input, which is not given here".into(), true),
         Some(other) => (format!("the server answered with `{other}` instead of a result"), true),
     }
@@ -87,8 +88,9 @@ fn of_prompt(result: &Value) -> (String, bool) {
     (messages.iter().map(message).collect::<Vec<_>>().join("\n\n"), false)
 }
 
-fn is_true(flag: Option<&Value>) -> bool {
-    match flag {
+/// Whether the server says that a result is an error.
+pub(super) fn is_error(result: &Value) -> bool {
+    match result.get("isError") {
         Some(Value::Bool(flag)) => *flag,
         Some(Value::String(text)) => text.eq_ignore_ascii_case("true"),
         _ => false,
@@ -117,12 +119,14 @@ fn text_of(result: &Value) -> String {
     };
     let text = blocks.join("\n");
     let rest = match members.get("structuredContent") {
-        Some(structured) if (text.is_empty() || !has_text) && !structured.is_null() => structured.to_string(),
+        Some(structured) if (text.is_empty() || !has_text) && !structured.is_null() => {
+            json::written(structured)
+        }
         // A server that sends its answer without the envelope.
         None if !members.contains_key("content") && !members.contains_key("contents") => {
             let mut answer = members.clone();
             answer.retain(|name, _| !ENVELOPE.contains(&name.as_str()));
-            if answer.is_empty() { String::new() } else { Value::Object(answer).to_string() }
+            if answer.is_empty() { String::new() } else { json::written(&Value::Object(answer)) }
         }
         _ => String::new(),
     };
@@ -144,7 +148,7 @@ pub fn plain(value: &Value) -> String {
     match value {
         Value::String(text) => text.clone(),
         Value::Null => String::new(),
-        other => other.to_string(),
+        other => json::written(other),
     }
 }
 
@@ -168,7 +172,7 @@ fn block_text(block: &Value) -> String {
         "resource" => embedded_text(block.get("resource").unwrap_or(&Value::Null)),
         other => match (field("text"), block.get("json").or_else(|| block.get("data"))) {
             (Some(text), _) => text.to_owned(),
-            (None, Some(value @ (Value::Object(_) | Value::Array(_)))) => value.to_string(),
+            (None, Some(value @ (Value::Object(_) | Value::Array(_)))) => json::written(value),
             (None, _) => format!("[content of type {other}]"),
         },
     }

@@ -85,7 +85,15 @@ impl Push {
                     "differs": report.differs, "queued": left,
                     "problem": report.away.as_ref().map(ToString::to_string),
                 })),
-                OutputFormat::Human => printer.say(&text(&report, left, &place)),
+                OutputFormat::Human => {
+                    printer.say(&text(&report, left, &place));
+                    if report.pushed > 0 {
+                        printer.say(
+                            "results hold what tools and models said, which is not searched for secrets: whoever reads the shared \
+                             cache reads that",
+                        );
+                    }
+                }
             }
             if let Some(cause) = report.away {
                 printer.error(&match cause {

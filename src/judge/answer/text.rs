@@ -4,7 +4,7 @@ use icu_normalizer::ComposingNormalizerBorrowed;
 use serde_json::Value;
 
 use super::forms;
-use crate::answer::COMPLETE_TASK;
+use crate::{answer::COMPLETE_TASK, json};
 
 /// Characters of the longest text that is an answer.
 const LONGEST: usize = 400;
@@ -53,7 +53,7 @@ pub fn said(answer: &str) -> Option<String> {
     if text.chars().count() > LONGEST || is_call || is_query || is_echo || lower.contains("error:") {
         return None;
     }
-    match serde_json::from_str::<Value>(text) {
+    match json::exact(text) {
         Ok(value) => of_json(&value),
         Err(_) if text.starts_with('{') => None,
         Err(_) => Some(text.lines().map(line).collect::<Vec<_>>().join(" ")),

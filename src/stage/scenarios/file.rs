@@ -21,6 +21,7 @@ use crate::{
     document,
     error::did_you_mean,
     hash::Encoder,
+    json,
     judge::truth::is_number,
     mcp::plain,
 };
@@ -179,23 +180,49 @@ pub type Item = (String, Result<Value, String>);
 pub fn items(text: &str) -> Result<Vec<Item>, String> {
     let text = text.strip_prefix('\u{feff}').unwrap_or(text);
     if text.trim_start().starts_with('[') {
-        let items: Vec<Value> =
-            serde_json::from_str(text).map_err(|cause| format!("not valid JSON: {cause}"))?;
+        let [items, exact] = both(text).map_err(|cause| format!("not valid JSON: {cause}"))?;
         if let Some((line, problem)) = document::dropped(text) {
             return Err(format!("line {line}: {problem}"));
         }
-        let place = |(index, item)| (format!("task {}", index + 1), Ok(item));
-        return Ok(items.into_iter().enumerate().map(place).collect());
+        let (Value::Array(items), Value::Array(exact)) = (items, exact) else { return Ok(Vec::new()) };
+        let place = |(index, (item, exact))| (format!("task {}", index + 1), with_numbers(item, &exact));
+        return Ok(items.into_iter().zip(exact).enumerate().map(place).collect());
     }
     let lines = text.lines().enumerate().filter(|(_, line)| !line.trim().is_empty());
     let item = |(index, line): (usize, &str)| {
-        let value = match serde_json::from_str(line) {
-            Ok(value) => document::dropped(line).map_or(Ok(value), |(_, problem)| Err(problem)),
+        let value = match both(line) {
+            Ok([value, exact]) => match document::dropped(line) {
+                Some((_, problem)) => Err(problem),
+                None => with_numbers(value, &exact),
+            },
             Err(cause) => Err(format!("not valid JSON: {}", without_line(&cause))),
         };
         (format!("line {}", index + 1), value)
     };
     Ok(lines.map(item).collect())
+}
+
+/// A text of JSON, as it is read usually, and with texts in place of the numbers that are rounded then.
+fn both(text: &str) -> serde_json::Result<[Value; 2]> {
+    Ok([serde_json::from_str(text)?, json::exact(text)?])
+}
+
+/// The task, with each number of its answers as it is written. Elsewhere a number has to be one.
+fn with_numbers(mut item: Value, exact: &Value) -> Result<Value, String> {
+    if let (Value::Object(fields), Value::Object(exact)) = (&mut item, exact) {
+        for name in ["answer", "candidates"] {
+            if let Some(exact) = exact.get(name) {
+                fields.insert(name.into(), exact.clone());
+            }
+        }
+    }
+    match item == *exact {
+        true => Ok(item),
+        false => Err(
+            "a number has too many digits; only `answer` and `candidates` keep them, and a text in quotes"
+                .into(),
+        ),
+    }
 }
 
 /// serde_json counts lines within its input, which here is always one line.
@@ -433,6 +460,26 @@ mod tests {
           line 12: `split` should be train or heldout, found "a"
           line 13: the same task as line 1
         "#);
+    }
+
+    #[test]
+    fn an_answer_has_the_digits_that_the_file_has() {
+        let of = |task: &str| {
+            parse(task, "f", (0.0, 1).into())
+                .map(|(train, _)| (train[0].check.clone(), train[0].answer.clone().unwrap_or_default()))
+                .map_err(|error| error.to_string())
+        };
+        for (answer, check) in [
+            ("123456789012345678901234567890", "number"),
+            ("-3.14159265358979323846", "number"),
+            ("2.5", "number"),
+        ] {
+            let expected = Ok((check.to_owned(), answer.to_owned()));
+            assert_eq!(of(&format!(r#"{{"task": "x", "answer": {answer}}}"#)), expected);
+            assert_eq!(of(&format!(r#"[{{"task": "x", "answer": {answer}}}]"#)), expected);
+        }
+        let call = r#"{"task": "x", "reference": [{"name": "t", "arguments": {"id": 123456789012345678901234567890}}]}"#;
+        assert!(of(call).unwrap_err().contains("a number has too many digits"));
     }
 
     #[test]

@@ -210,7 +210,7 @@ async fn solve(
     live: &Live,
 ) -> Result<Result<Solved, Unsolved>> {
     let mut solution = Solution::new(families, &family.solve, binding.clone());
-    let visit = live.visit();
+    let mut visit = live.visit();
     let mut calls = Vec::new();
     let mut text = String::new();
     while let Some(call) = solution.call() {

@@ -12,7 +12,7 @@ use super::{
     results::{Footer, Results},
     words,
 };
-use crate::{chat::python_repr, mcp::plain};
+use crate::{chat::python_repr, json, mcp::plain};
 
 /// Most records of a list; a longer list is known in part.
 const RECORDS: usize = 200;
@@ -101,7 +101,7 @@ pub fn read(text: &str) -> Reading {
 
 fn value(text: &str) -> Option<Value> {
     let python = || text.starts_with(['[', '{', '(']).then(|| python_repr(text)).flatten();
-    serde_json::from_str(text).ok().or_else(|| json_stream(text)).or_else(python).or_else(|| announced(text))
+    json::exact(text).ok().or_else(|| json_stream(text)).or_else(python).or_else(|| announced(text))
 }
 
 /// An object or a list behind a line of prose, also in a fence: `Found 2 notes:\n{…}`.
@@ -111,7 +111,7 @@ fn announced(text: &str) -> Option<Value> {
     let fenced = rest.strip_prefix("```json").or_else(|| rest.strip_prefix("```"));
     let rest = fenced.and_then(|rest| rest.strip_suffix("```")).unwrap_or(rest).trim();
     let is_prose = !prose.trim().is_empty() && !prose.starts_with(['{', '[']);
-    (is_prose && rest.starts_with(['{', '['])).then(|| serde_json::from_str(rest).ok()).flatten()
+    (is_prose && rest.starts_with(['{', '['])).then(|| json::exact(rest).ok()).flatten()
 }
 
 /// Objects one behind the other, as lines or as blocks of several lines.
@@ -119,7 +119,8 @@ fn json_stream(text: &str) -> Option<Value> {
     if !text.starts_with('{') {
         return None;
     }
-    let items = serde_json::Deserializer::from_str(text).into_iter::<Value>();
+    let text = json::with_texts(text);
+    let items = serde_json::Deserializer::from_str(&text).into_iter::<Value>();
     let items: Vec<Value> = items.collect::<Result<_, _>>().ok()?;
     items.iter().all(Value::is_object).then_some(Value::Array(items))
 }

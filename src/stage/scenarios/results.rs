@@ -3,7 +3,7 @@
 use serde::Deserialize;
 use serde_json::Value;
 
-use crate::{chat::python_repr, mcp::plain};
+use crate::{chat::python_repr, json, mcp::plain};
 
 /// This server's result format, from the families file.
 #[derive(Debug, Clone, PartialEq, Default, Deserialize)]
@@ -73,7 +73,7 @@ impl Results {
                 let lines = text.lines().filter(|line| !line.is_empty());
                 Rows { rows: lines.map(|line| vec![line.to_owned()]).collect(), ..Rows::default() }
             }
-            Self::Json { at } => Rows::of_value(serde_json::from_str(text).unwrap_or_default(), at),
+            Self::Json { at } => Rows::of_value(json::exact(text).unwrap_or_default(), at),
             Self::Jsonl => json_lines(text).map(|items| Rows::of_value(items, "")).unwrap_or_default(),
             Self::Python { at } => Rows::of_value(python_repr(text).unwrap_or_default(), at),
             Self::Csv { separator } => Rows::with_header(records(text, *separator).into_iter()),
@@ -150,7 +150,7 @@ impl<'a> Footer<'a> {
 }
 
 fn auto(text: &str) -> Rows {
-    let value = |text: &str| serde_json::from_str(text).ok().or_else(|| python_repr(text));
+    let value = |text: &str| json::exact(text).ok().or_else(|| python_repr(text));
     let (above, remark) = match value(text.trim()) {
         Some(_) => (text.trim(), None),
         None => Footer::split(text),
@@ -160,7 +160,7 @@ fn auto(text: &str) -> Rows {
 }
 
 fn rows(trimmed: &str) -> Rows {
-    let value = serde_json::from_str(trimmed).ok().or_else(|| json_lines(trimmed));
+    let value = json::exact(trimmed).ok().or_else(|| json_lines(trimmed));
     if let Some(value) = value.or_else(|| python_repr(trimmed)) {
         return Rows::of_value(only_list(value), "");
     }
@@ -192,7 +192,7 @@ fn table(text: &str, separator: char) -> Option<Rows> {
 
 fn json_lines(text: &str) -> Option<Value> {
     let lines = text.lines().filter(|line| !line.trim().is_empty());
-    let items: Vec<Value> = lines.map(serde_json::from_str).collect::<Result<_, _>>().ok()?;
+    let items: Vec<Value> = lines.map(json::exact).collect::<Result<_, _>>().ok()?;
     (!items.is_empty()).then_some(items.into())
 }
 

@@ -110,13 +110,13 @@ impl<'a> Runner<'a> {
             // A lane that holds two sessions could wait for itself.
             *shared = None;
         }
-        let own = (!reads).then(|| self.live.visit());
+        let mut own = (!reads).then(|| self.live.visit());
         let mut outcomes = Vec::new();
         for call in calls {
             self.calls.fetch_add(1, Ordering::Relaxed);
-            let visit = match &own {
+            let visit = match &mut own {
                 Some(own) => own,
-                None => &*shared.get_or_insert_with(|| self.live.visit()),
+                None => shared.get_or_insert_with(|| self.live.reading_visit()),
             };
             let outcome = match visit.call(call).await {
                 Ok(outcome) => outcome,

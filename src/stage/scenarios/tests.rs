@@ -489,7 +489,7 @@ async fn every_shipped_task_of_the_desk_is_solved_by_its_reference() {
     let mut conflicts = 0;
     for task in made.heldout.iter().step_by(7) {
         let calls: Vec<ToolCall> = serde_json::from_str(task.reference.as_deref().unwrap()).unwrap();
-        let visit = desk.live.visit();
+        let mut visit = desk.live.visit();
         for (call, next) in calls.iter().zip(calls.iter().skip(1).map(Some).chain([None])) {
             let outcome = visit.call(call).await.unwrap();
             let is_conflict = outcome.is_error && outcome.text.starts_with("conflict:");

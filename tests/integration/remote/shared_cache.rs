@@ -255,6 +255,7 @@ fn queued_results_are_pushed_by_hand_once_the_remote_is_back() {
     let output = one.mcprl(&["cache", "push"]);
     assert_eq!(output.code, Some(0), "{}", output.err);
     assert!(output.err.contains("pushed 3 results") && !output.err.contains("queued"), "{}", output.err);
+    assert!(output.err.contains("not searched for secrets"), "{}", output.err);
     assert_eq!(shared.ran_elsewhere(), [""; 0]);
     assert!(one.mcprl(&["cache", "push"]).err.contains("no results are queued"));
 }

@@ -1273,6 +1273,35 @@ async fn tools_that_a_server_announces_after_an_empty_list_are_listed() {
 }
 
 #[tokio::test]
+async fn tools_that_a_server_announces_one_by_one_after_an_empty_list_are_listed() {
+    let announce = r#"echo '{"jsonrpc":"2.0","method":"notifications/tools/list_changed"}'"#;
+    let tool = |name: &str| format!(r#"{{"name":"{name}","inputSchema":{{"type":"object"}}}}"#);
+    let arms = format!(
+        r#"*'"tools/list"'*) read=$((read + 1)); case $read in
+            1) reply '{{"tools":[]}}';;
+            2) reply '{{"tools":[{}]}}';;
+            *) reply '{{"tools":[{},{}]}}';;
+            esac; if [ $read -lt 3 ]; then sleep 0.3; {announce}; fi;;"#,
+        tool("a"),
+        tool("a"),
+        tool("b"),
+    );
+    let session = Session::connect(&scripted(&arms)).await.unwrap();
+    assert_eq!(names(&session.tools().await.unwrap()), ["a", "b", "complete_task"]);
+    session.close().await;
+}
+
+#[tokio::test]
+async fn a_server_that_ends_when_it_is_asked_for_a_newer_revision_is_started_for_an_older_one() {
+    let arms = r#"*'"initialize"'*'"2024-11-05"'*) reply '{"protocolVersion":"2024-11-05","capabilities":{"tools":{}},"serverInfo":{"name":"old","version":"1"}}';;
+        *'"initialize"'*) echo 'what is this?' >&2; exit 1;;"#;
+    let session = Session::connect(&scripted(arms)).await.unwrap();
+    assert_eq!(session.describe().await.unwrap().server.protocol, "2024-11-05");
+    assert_eq!(call(&session).await.text, "fine");
+    session.close().await;
+}
+
+#[tokio::test]
 async fn nulls_and_the_empty_lists_of_php_are_read_as_what_they_mean() {
     let arms = r#"*'"initialize"'*) printf '{"jsonrpc":"2.0","id":%s,"result":{"protocolVersion":"2025-06-18","capabilities":{"tools":[],"logging":[]},"serverInfo":{"name":"blog","title":null,"version":"1"},"instructions":null},"error":null}\n' "$id";;
         *'"tools/list"'*) printf '{"id":%s,"result":{"tools":[{"name":"t","annotations":[],"_meta":[],"outputSchema":null,"inputSchema":{"type":"object","properties":[],"required":null}}],"nextCursor":null,"_meta":[]}}\n' "$id";;

@@ -1,7 +1,7 @@
 //! What looks like a key, a token or a password, wherever it stands in a text and however the text is encoded.
 //!
-//! A text is read in several ways: as it is; without the escapes of JSON, Python and addresses, again and again, because JSON
-//! has texts that are JSON; and as UTF-16. Everything that leaves mcprl is decided here: uploads, recorded conversations, exports,
+//! A text is read in several ways: as it is; without the escapes of JSON, Python, C and addresses, again and again, because JSON
+//! has texts that are JSON; without those of mail; in base64; and as UTF-16. A compressed file is searched as what it holds. Everything that leaves mcprl is decided here: uploads, recorded conversations, exports,
 //! reports, trackers and journals.
 
 use std::{
@@ -11,6 +11,10 @@ use std::{
     sync::LazyLock,
 };
 
+use super::{
+    encoded::{base64, quoted_printable},
+    packed::{PACKED_BYTES, is_packed, unpack},
+};
 use regex::bytes::{Regex, RegexBuilder, RegexSet, RegexSetBuilder};
 use serde_json::{Map, Value};
 
@@ -93,7 +97,7 @@ const KINDS: [Kind; 14] = [
     Kind {
         name: "a password in a URL",
         // With letters outside ASCII, but in UTF-8: weights are no passwords.
-        pattern: r#"://(?:[!-~&&[^/?#@:"'<>\\]]|[\xc3-\xf4][\x80-\xbf]{1,3}){0,128}:(?:[!-~&&[^/?#"'<>\\]]|[\xc3-\xf4][\x80-\xbf]{1,3}){4,256}@"#,
+        pattern: r#"://(?:[!-~&&[^/?#:"'<>\\]]|[\xc3-\xf4][\x80-\xbf]{1,3}){0,128}:(?:[!-~&&[^"'<>\\]]|[\xc3-\xf4][\x80-\xbf]{1,3}){4,256}@"#,
         is_one: |found| found.is_password(),
     },
 ];
@@ -152,7 +156,10 @@ impl Match<'_> {
             || password.starts_with(b"$")
                 && password[1..].iter().all(|byte| byte.is_ascii_uppercase() || *byte == b'_');
         let is_blank = password.iter().all(|byte| b"*x.".contains(byte));
-        self.before.is_some_and(|byte| byte.is_ascii_alphanumeric()) && !is_name && !is_blank
+        // What stands before a path is a port, and a path may have an `@`.
+        let begin = password.split(|byte| b"/?#".contains(byte)).next().unwrap_or_default();
+        let is_path = begin.len() < password.len() && begin.iter().all(u8::is_ascii_digit);
+        self.before.is_some_and(|byte| byte.is_ascii_alphanumeric()) && !is_name && !is_blank && !is_path
     }
 }
 
@@ -175,7 +182,11 @@ pub fn in_value(value: &Value) -> Option<&'static str> {
 
 /// The kind of the first secret in bytes of any encoding.
 pub fn in_bytes(bytes: &[u8]) -> Option<&'static str> {
-    let mut found = None;
+    within(bytes, WITHIN)
+}
+
+/// The same, in texts of base64 so many levels deep.
+fn within(bytes: &[u8], levels: usize) -> Option<&'static str> {
     for units in [None, Some(0), Some(1)] {
         let mut reading = match units {
             None => Cow::Borrowed(bytes),
@@ -187,8 +198,14 @@ pub fn in_bytes(bytes: &[u8]) -> Option<&'static str> {
             }
         };
         for _ in 0..DEPTH {
-            found = found.or_else(|| first_kind(&reading));
-            if found.is_some() || !reading.iter().any(|byte| ESCAPES.contains(byte)) {
+            let in_mail = || quoted_printable(&reading).and_then(|plain| first_kind(&plain));
+            let in_base64 = || base64(&reading, |plain| within(plain, levels - 1));
+            let found = first_kind(&reading).or_else(in_mail);
+            let found = found.or_else(|| (levels > 0).then(in_base64).flatten());
+            if found.is_some() {
+                return found;
+            }
+            if !reading.iter().any(|byte| ESCAPES.contains(byte)) {
                 break;
             }
             let mut plain = Vec::with_capacity(reading.len());
@@ -199,7 +216,7 @@ pub fn in_bytes(bytes: &[u8]) -> Option<&'static str> {
             reading = Cow::Owned(plain);
         }
     }
-    found
+    None
 }
 
 /// What a search of a file has found.
@@ -207,7 +224,7 @@ pub fn in_bytes(bytes: &[u8]) -> Option<&'static str> {
 pub struct Searched {
     /// The kind of the first secret.
     pub kind: Option<&'static str>,
-    /// Whether all of it is text. In images, archives and columns of numbers, what is compressed is not seen.
+    /// Whether all of it is text, or was decompressed to text. In images and columns of numbers, what is compressed is not seen.
     pub is_text: bool,
 }
 
@@ -220,14 +237,24 @@ const OVERLAP: usize = 64 << 10;
 ///
 /// # Errors
 /// If it cannot be read.
-pub fn in_file(mut file: impl Read) -> io::Result<Searched> {
+pub fn in_file(file: impl Read) -> io::Result<Searched> {
+    unpacked(file, WITHIN)
+}
+
+/// The same, in compressed files so many levels deep.
+fn unpacked(mut file: impl Read, levels: usize) -> io::Result<Searched> {
     let (mut buffer, mut is_text, mut is_first, mut is_wide) = (Vec::new(), true, true, false);
+    let mut packed: Option<Vec<u8>> = None;
     loop {
         let kept = buffer.len();
         file.by_ref().take(CHUNK as u64).read_to_end(&mut buffer)?;
         let new = &buffer[kept..];
         if std::mem::take(&mut is_first) {
             is_wide = new.starts_with(&[0xff, 0xfe]) || new.starts_with(&[0xfe, 0xff]);
+            packed = (levels > 0 && is_packed(new)).then(Vec::new);
+        }
+        if let Some(packed) = packed.as_mut().filter(|packed| packed.len() <= PACKED_BYTES) {
+            packed.extend_from_slice(new);
         }
         let controls =
             new.iter().filter(|byte| byte.is_ascii_control() && !b"\0\t\n\x0b\x0c\r\x1b".contains(byte));
@@ -236,11 +263,23 @@ pub fn in_file(mut file: impl Read) -> io::Result<Searched> {
             return Ok(Searched { kind: Some(kind), is_text });
         }
         if new.len() < CHUNK {
-            return Ok(Searched { kind: None, is_text });
+            break;
         }
         // Even, so that units of two bytes stay together.
         buffer.drain(..buffer.len() - OVERLAP);
     }
+    let Some(packed) = packed else { return Ok(Searched { kind: None, is_text }) };
+    let (mut kind, mut is_text) = (None, packed.len() <= PACKED_BYTES);
+    is_text &= unpack(&packed, |content| {
+        // Bytes in memory can be read.
+        if kind.is_none()
+            && let Ok(inner) = unpacked(content, levels - 1)
+        {
+            kind = inner.kind;
+            is_text &= inner.is_text;
+        }
+    });
+    Ok(Searched { kind, is_text })
 }
 
 /// A text with `…` in place of each secret.
@@ -261,7 +300,7 @@ pub fn concealed(text: &str) -> Cow<'_, str> {
     shown.extend_from_slice(&text.as_bytes()[end..]);
     let shown = String::from_utf8_lossy(&shown).into_owned();
     // One may come together only now.
-    if in_text(&shown).is_some() { HIDDEN.into() } else { shown.into() }
+    if in_text(&shown).is_some() { HIDDEN.to_owned().into() } else { shown.into() }
 }
 
 /// Conceals the secrets in the texts and names of a value. Returns whether there were any.
@@ -289,6 +328,8 @@ pub fn conceal(value: &mut Value) -> bool {
 
 /// How many times a text may be escaped.
 const DEPTH: usize = 9;
+/// How many levels of base64, or of compressed files, are searched.
+const WITHIN: usize = 2;
 const ESCAPES: [u8; 4] = *b"\\%&\x1b";
 
 fn first_kind(reading: &[u8]) -> Option<&'static str> {
@@ -376,10 +417,18 @@ fn unescape(bytes: &[u8], mut push: impl FnMut(u8, usize)) {
         text.bytes().all(|digit| digit.is_ascii_hexdigit()).then_some(())?;
         u32::from_str_radix(text, 16).ok()
     };
+    // A byte, as C and shells write it.
+    let octal = |from: usize| {
+        let text = std::str::from_utf8(bytes.get(from..from + 3)?).ok()?;
+        text.bytes().all(|digit| (b'0'..=b'7').contains(&digit)).then_some(())?;
+        u32::from_str_radix(text, 8).ok().filter(|byte| *byte < 256)
+    };
     let mut at = 0;
     while let Some(byte) = bytes.get(at) {
         let numbered = |start, radix, end| numbered(&bytes[at..], start, radix, end);
         let (plain, length) = match (byte, bytes.get(at + 1)) {
+            (b'\\', Some(b'0')) if octal(at + 2).is_some() => (octal(at + 2), 5),
+            (b'\\', Some(b'0'..=b'3')) if octal(at + 1).is_some() => (octal(at + 1), 4),
             (b'\\', Some(b'n' | b'r' | b't' | b'b' | b'f' | b'v' | b'0')) => (Some(u32::from(b'\n')), 2),
             (b'\\', Some(quoted @ (b'"' | b'\'' | b'/' | b'\\'))) => (Some(u32::from(*quoted)), 2),
             (b'\\', Some(b'u')) if bytes.get(at + 2) == Some(&b'{') => numbered(3, 16, b'}'),
@@ -403,7 +452,9 @@ fn unescape(bytes: &[u8], mut push: impl FnMut(u8, usize)) {
                 continue;
             }
             // A byte of a longer character, as an address has it.
-            Some((plain, _)) if *byte == b'%' => push(plain as u8, at),
+            Some((plain, _)) if *byte == b'%' || bytes.get(at + 1).is_some_and(u8::is_ascii_digit) => {
+                push(plain as u8, at);
+            }
             Some((_, Some(letter))) => {
                 letter.encode_utf8(&mut [0; 4]).bytes().for_each(|part| push(part, at));
             }
@@ -445,8 +496,33 @@ mod tests {
             ("a signed address", format!("X-Amz-Signature={hex}{hex}")),
             ("a password in a URL", "postgresql+psycopg2://ada:pässw@ort@db/shop".to_owned()),
             ("a password in a URL", "redis://:hunter22@db".to_owned()),
+            ("a password in a URL", "postgres://ada%40corp:p%40ss%2Fw%3Ard@db/shop".to_owned()),
+            ("a password in a URL", "postgres://ada@corp:p:ss@w:rd@db/shop".to_owned()),
+            ("a password in a URL", "amqp://ada:p/ss#w?rd@queue:5672".to_owned()),
         ]
         .into()
+    }
+
+    /// In lines of so many letters, if they are not 0.
+    fn base64_of(bytes: &[u8], width: usize) -> String {
+        const DIGITS: &[u8; 64] = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
+        let mut text = String::new();
+        for three in bytes.chunks(3) {
+            let value = three.iter().fold(0_u32, |value, byte| value << 8 | u32::from(*byte))
+                << (8 * (3 - three.len()));
+            for place in 0..4 {
+                let digit = char::from(DIGITS[(value >> (18 - 6 * place)) as usize & 63]);
+                text.push(if place > three.len() { '=' } else { digit });
+            }
+        }
+        match width {
+            0 => text,
+            width => text
+                .as_bytes()
+                .chunks(width)
+                .map(|line| format!("{}\n", String::from_utf8_lossy(line)))
+                .collect(),
+        }
     }
 
     /// Texts with a secret in them, as programs write them.
@@ -480,6 +556,19 @@ mod tests {
             };
             lines.chars().map(of).collect::<String>()
         };
+        let octal = |start: &str| lines.bytes().map(|byte| format!("{start}{byte:03o}")).collect::<String>();
+        let mail: String = address
+            .replace('%', "=")
+            .as_bytes()
+            .chunks(70)
+            .map(|line| format!("{}=\r\n", String::from_utf8_lossy(line)))
+            .collect();
+        // An escape is not broken over two lines.
+        let mail =
+            match mail.lines().any(|line| line[..line.len() - 1].len() > 69 && line[68..70].contains('=')) {
+                true => address.replace('%', "="),
+                false => mail,
+            };
         let texts = [
             secret.to_owned(),
             lines.clone(),
@@ -499,6 +588,16 @@ mod tests {
             numbered("&#x", 16, ";"),
             numbered("\\u{", 16, "}"),
             lines.chars().map(|letter| format!("\\U{:08x}", u32::from(letter))).collect(),
+            octal("\\"),
+            octal("\\0"),
+            in_json(&octal("\\")),
+            mail.clone(),
+            in_json(&mail),
+            format!("data:text/plain;base64,{}", base64_of(lines.as_bytes(), 0)),
+            format!("authorization: Basic {}\r\n", base64_of(format!(":{secret}").as_bytes(), 0)),
+            in_json(&format!("x{}", base64_of(format!("a:{secret}").as_bytes(), 0))),
+            format!("begin\n{}end", base64_of(in_json(&lines).as_bytes(), 76)),
+            base64_of(base64_of(lines.as_bytes(), 0).as_bytes(), 64),
         ];
         let mut all: Vec<Vec<u8>> = texts.iter().map(|text| text.clone().into_bytes()).collect();
         for text in &texts {
@@ -546,6 +645,30 @@ mod tests {
     }
 
     #[test]
+    fn a_compressed_file_is_searched_as_what_it_holds() {
+        let packed: [&[u8]; 4] = [
+            include_bytes!("fixtures/dynamic.gz"),
+            include_bytes!("fixtures/fixed.gz"),
+            include_bytes!("fixtures/stream.zz"),
+            include_bytes!("fixtures/members.zip"),
+        ];
+        let kind = Some("a token of Hugging Face");
+        for bytes in packed {
+            assert_eq!(in_file(bytes).unwrap().kind, kind);
+            // What is broken is searched up to there, and named.
+            let cut = in_file(&bytes[..bytes.len() / 3]).unwrap();
+            assert_eq!((cut.kind, cut.is_text), (None, false));
+        }
+        let twice = zstd::encode_all(packed[0], 3).unwrap();
+        assert_eq!(in_file(&*twice).unwrap().kind, kind);
+        let innocent = zstd::encode_all("nothing of note".repeat(99).as_bytes(), 3).unwrap();
+        assert_eq!(in_file(&*innocent).unwrap(), Searched { kind: None, is_text: true });
+        // What is too large is named.
+        let bomb = zstd::encode_all(io::repeat(b' ').take(300 << 20), 3).unwrap();
+        assert_eq!(in_file(&*bomb).unwrap(), Searched { kind: None, is_text: false });
+    }
+
+    #[test]
     fn a_file_that_is_no_text_is_called_so() {
         let is_text = |bytes: &[u8]| in_file(bytes).unwrap().is_text;
         let random: Vec<u8> =
@@ -561,6 +684,7 @@ mod tests {
         for text in [
             "https://example.com/a:b",
             "http://localhost:8080/x@y",
+            "https://example.com:8443/@scope/package@1.2",
             "sk-learn is a library",
             "task-completion-percentage-of-the-whole-project-2024",
             "task-5f2c8e9a1b3d4c5e6f7a8b9c0d1e2f3a4b5c6d7e",

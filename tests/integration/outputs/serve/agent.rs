@@ -311,8 +311,24 @@ fn a_task_ends_with_its_connection_and_sessions_are_bounded() {
     until("it is asked", || served.metric("mcprl_answers_in_progress") == 1.0);
     drop(asking);
     until("its place is free", || served.metric("mcprl_answers_in_progress") == 0.0);
-    let refused = (0..400).find(|_| head(post(&served, None, &hello())).0.starts_with("HTTP/1.0 429"));
-    assert!(refused.is_some(), "sessions have no bound");
+    let asking = head(post(&served, Some(&session), &call));
+    until("it is asked", || served.metric("mcprl_answers_in_progress") == 1.0);
+    let twice = head(post(&served, Some(&session), &call)).0;
+    assert!(twice.starts_with("HTTP/1.0 400"), "a stream that would never end: {twice}");
+    // Those that are idle make room, and not the one that is at work.
+    let heads: Vec<String> = (0..300).map(|_| head(post(&served, None, &hello())).0).collect();
+    let session_of = |head: &str| {
+        let id = |line: &str| line.to_lowercase().strip_prefix("mcp-session-id: ").map(str::to_owned);
+        head.lines().find_map(id).unwrap_or_else(|| panic!("{head}"))
+    };
+    let list = json!({"jsonrpc": "2.0", "id": 2, "method": "tools/list"});
+    let status = |session: &str| head(post(&served, Some(session), &list)).0[9..12].to_owned();
+    assert_eq!(status(&session_of(&heads[0])), "404");
+    for live in [&session_of(&heads[299]), &session] {
+        head(post(&served, Some(live), &begun));
+        assert_eq!(status(live), "200");
+    }
+    drop(asking);
     assert_eq!(served.get("/health").status, 200);
 }
 

@@ -375,10 +375,10 @@ fn a_request_has_a_bound_of_tokens_choices_and_alternatives() {
 #[test]
 fn a_stop_string_ends_sampling_within_what_is_held_back() {
     for (reply, content) in [
-        ("Here:\n```python\nprint(1)\nEND of it, and so on", "Here:\n```python\nprint(1)"),
+        ("Here:\n```python\nprint(1)\nEND of it, and so on", "Here:\n```python\nprint(1)\n"),
         ("{\"a\": 1}END of it, and so on", "{\"a\": 1}"),
-        ("a <b END of it, and so on", "a <b"),
-        ("[A END of it, and so on", "[A"),
+        ("a <b END of it, and so on", "a <b "),
+        ("[A END of it, and so on", "[A "),
     ] {
         let (_project, served) = replier(reply);
         let request = json!({"messages": user("Hi"), "temperature": 0, "stop": ["END"]});

@@ -423,6 +423,8 @@ pub const CASES: &[Case] = &[
     case("an error that is a text", |p| p.call_answers(r#""error":"no such city""#), CallError("no such city")),
     case("an error without a text", |p| p.call_answers(r#""error":{"code":-32602}"#), CallError("-32602")),
     case("a result and an error", |p| p.call_answers(r#""result":{},"error":{"code":1,"message":"no"}"#),
+        CallError("no")),
+    case("a result and an error, both with something in them", |p| p.call_answers(r#""result":{"a":1},"error":{"code":1,"message":"no"}"#),
         CallError("it has a result and an error")),
     case("neither a result nor an error", |p| p.call_answers(r#""x":1"#), CallError("without a result")),
     // Endings.

@@ -236,6 +236,7 @@ fn x(count: usize) -> String {
 }
 
 const NO_ANSWER: Ends = CallError("the tool did not answer within 1s");
+const NOT_ANSWERED: Ends = Fails("the server took the request without an answer");
 const LOG: &str = "data: {\"jsonrpc\":\"2.0\",\"method\":\"notifications/message\",\"params\":{\"level\":\"info\",\"data\":1}}\n\n";
 
 pub const CASES: &[Case] = &[
@@ -469,9 +470,9 @@ pub const CASES: &[Case] = &[
     case("a connection that breaks in the handshake", |_| {}, Fails("handshake")),
     case("no answer in the handshake", Peer::wait_on, Fails("was not ready within 1s")).start_s(1),
     case("no answer to a call", |p| p.on_call(Peer::wait), NO_ANSWER).call_s(1),
-    case("a call that is accepted and never answered", |p| p.calls("202 Accepted", "", ""), NO_ANSWER)
+    case("a call that is accepted and never answered", |p| p.calls("202 Accepted", "", ""), NOT_ANSWERED)
         .call_s(1),
-    case("a call without content", |p| p.calls("204 No Content", "", ""), NO_ANSWER).call_s(1),
+    case("a call without content", |p| p.calls("204 No Content", "", ""), NOT_ANSWERED).call_s(1),
     case(
         "headers of 1 MB",
         |p| {
@@ -629,7 +630,7 @@ pub const CASES: &[Case] = &[
                 p.events("id: 7\nretry: 0\n\n");
             }
         },
-        NO_ANSWER,
+        Fails("the connection ended before the answer"),
     )
     .call_s(1),
     case(

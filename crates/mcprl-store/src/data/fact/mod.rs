@@ -5,6 +5,7 @@ mod sql;
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use mcprl_base::json;
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 
@@ -342,7 +343,7 @@ fn may_be_equal(one: Option<&str>, two: Option<&str>) -> bool {
 
 /// The values in the column `entity`: those of a JSON object, or the text.
 fn entity(text: &str) -> Vec<String> {
-    match serde_json::from_str(text) {
+    match json::exact(text) {
         Ok(Value::Object(fields)) => {
             let plain = |value: &Value| value.as_str().map_or_else(|| value.to_string(), str::to_owned);
             fields.values().map(plain).filter(|value| !value.trim().is_empty()).collect()

@@ -177,7 +177,7 @@ async fn played(
     let live = Live::new(servers, tools);
     let mut results = Vec::new();
     {
-        let visit = live.visit();
+        let mut visit = live.visit();
         for call in calls {
             visit.call(call).await.unwrap();
         }

@@ -1,0 +1,356 @@
+//! Streamable HTTP as rmcp wants it: messages that are posted, streams that are read, and sessions that a server may forget.
+
+use std::{
+    collections::HashSet,
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering},
+    },
+    time::Duration,
+};
+
+use futures::{
+    StreamExt, future,
+    stream::{self, BoxStream},
+};
+use parking_lot::Mutex;
+use reqwest::{
+    StatusCode,
+    header::{ACCEPT, HeaderName},
+};
+use rmcp::{
+    model::{ClientJsonRpcMessage, ClientRequest, ProtocolVersion, RequestId, ServerJsonRpcMessage},
+    transport::{
+        common::http_header::{EVENT_STREAM_MIME_TYPE, HEADER_LAST_EVENT_ID, HEADER_SESSION_ID},
+        streamable_http_client::{
+            SseError, StreamableHttpClient, StreamableHttpError, StreamableHttpPostResponse,
+        },
+    },
+};
+use sse_stream::Sse;
+use tokio::time::{sleep, timeout};
+
+use super::{
+    events,
+    failure::Refusal,
+    forgotten::{self, Names, Said, ServerError},
+    http_client::{
+        self, ACCEPTED_TYPES, Error, Headers, HttpClient, REST_TIMEOUT, finish, read_response, with,
+    },
+    quirks::ErrorPatterns,
+    unheard::{Awaited, Unheard, Waits},
+};
+
+const REVISION: HeaderName = HeaderName::from_static("mcp-protocol-version");
+/// How long it may take to find out whether a server knows a session, and the wait where it limits the rate of requests.
+const PROBE_TIMEOUT: Duration = Duration::from_secs(10);
+const PROBE_WAIT: Duration = Duration::from_millis(500);
+/// Errors that are known to be answers.
+const KNOWN: usize = 256;
+
+/// A client of one session. Clones share it.
+#[derive(Clone)]
+pub(super) struct Streamable {
+    http: HttpClient,
+    errors: ErrorPatterns,
+    pub(super) unheard: Unheard,
+    state: Arc<Shared>,
+}
+
+#[derive(Default)]
+struct Shared {
+    /// The server gave this session an id.
+    has_session_id: AtomicBool,
+    /// The server offers no stream beside those of requests.
+    is_without_stream: AtomicBool,
+    known: Mutex<HashSet<Said>>,
+}
+
+impl Streamable {
+    pub(super) fn new(http: HttpClient, errors: ErrorPatterns) -> Self {
+        Self { http, errors, unheard: Unheard::default(), state: Arc::default() }
+    }
+
+    /// The server has given the session an id.
+    pub(super) fn has_session_id(&self) -> bool {
+        self.state.has_session_id.load(Ordering::Relaxed)
+    }
+}
+
+/// Where and as which session a request is posted.
+#[derive(Clone, Copy)]
+struct Address<'a> {
+    url: &'a str,
+    session: Option<&'a str>,
+    headers: &'a Headers,
+}
+
+impl StreamableHttpClient for Streamable {
+    type Error = reqwest::Error;
+
+    async fn post_message(
+        &self,
+        url: Arc<str>,
+        message: ClientJsonRpcMessage,
+        session: Option<Arc<str>>,
+        _: Option<String>,
+        headers: Headers,
+    ) -> Result<StreamableHttpPostResponse, Error> {
+        let address = Address { url: &url, session: session.as_deref(), headers: &headers };
+        let answer = self.post(address, &message).await;
+        let ClientJsonRpcMessage::Request(request) = &message else { return answer };
+        if matches!(answer, Ok(StreamableHttpPostResponse::Accepted)) {
+            // rmcp opens a stream for sessions with an id alone.
+            if session.is_none() || self.state.is_without_stream.load(Ordering::Relaxed) {
+                let text = "HTTP 202 Accepted: the server took the request without an answer, and has no stream for one";
+                return Err(StreamableHttpError::UnexpectedServerResponse(text.into()));
+            }
+            self.unheard.insert(request.id.clone(), Waits::Elsewhere(None));
+        }
+        if let Some(error) = self.error(&answer) {
+            // Until then, it is no answer.
+            self.unheard.insert(request.id.clone(), Waits::Elsewhere(None));
+            let is_forgotten = self.is_forgotten(&error, &message, address).await;
+            self.unheard.remove(&request.id);
+            if is_forgotten {
+                return Err(StreamableHttpError::SessionExpired);
+            }
+        }
+        if let ClientRequest::InitializeRequest(_) = request.request
+            && let Ok(answer) = &answer
+        {
+            self.state.has_session_id.store(session_of(answer).is_some(), Ordering::Relaxed);
+        }
+        answer
+    }
+
+    async fn delete_session(
+        &self,
+        url: Arc<str>,
+        session: Arc<str>,
+        _: Option<String>,
+        headers: Headers,
+    ) -> Result<(), Error> {
+        let request = self.http.client.delete(&*url).header(HEADER_SESSION_ID, &*session);
+        let response = self.http.send(with(request, headers)).await?;
+        let status = response.status();
+        if status.is_success() {
+            finish(response);
+            return Ok(());
+        }
+        match status {
+            StatusCode::METHOD_NOT_ALLOWED => Err(StreamableHttpError::ServerDoesNotSupportDeleteSession),
+            status => Err(http_client::unexpected(status, response).await),
+        }
+    }
+
+    async fn get_stream(
+        &self,
+        url: Arc<str>,
+        session: Option<Arc<str>>,
+        last_event: Option<String>,
+        _: Option<String>,
+        headers: Headers,
+    ) -> Result<BoxStream<'static, Result<Sse, SseError>>, Error> {
+        let mut request = self.http.client.get(&*url).header(ACCEPT, ACCEPTED_TYPES);
+        if let Some(session) = &session {
+            request = request.header(HEADER_SESSION_ID, &**session);
+        }
+        if let Some(last_event) = &last_event {
+            request = request.header(HEADER_LAST_EVENT_ID, last_event);
+        }
+        let response = self.http.send(with(request, headers)).await?;
+        let status = response.status();
+        if status == StatusCode::METHOD_NOT_ALLOWED {
+            self.state.is_without_stream.store(true, Ordering::Relaxed);
+            finish(response);
+            return Err(StreamableHttpError::ServerDoesNotSupportSse);
+        }
+        if let Some(error) = http_client::refusal(&response) {
+            finish(response);
+            return Err(error);
+        }
+        match http_client::content_type(&response) {
+            Some(kind) if status.is_success() && kind.starts_with(EVENT_STREAM_MIME_TYPE) => {
+                let request = last_event.as_deref().and_then(|event| self.unheard.resumed(event));
+                let awaited = Awaited::new(request, last_event, &self.unheard);
+                Ok(events::of_response(response, awaited).boxed())
+            }
+            kind if status.is_success() => Err(StreamableHttpError::UnexpectedContentType(kind)),
+            _ => Err(http_client::unexpected(status, response).await),
+        }
+    }
+}
+
+impl Streamable {
+    async fn post(
+        &self,
+        Address { url, session, headers }: Address<'_>,
+        message: &ClientJsonRpcMessage,
+    ) -> Result<StreamableHttpPostResponse, Error> {
+        let mut request = self.http.client.post(url).header(ACCEPT, ACCEPTED_TYPES);
+        if let Some(session) = session {
+            request = request.header(HEADER_SESSION_ID, session);
+        }
+        let response = self.http.send(with(request, headers.clone()).json(message)).await?;
+        let answer = read_response(response, message, session.is_some(), &self.unheard).await?;
+        Ok(match message {
+            ClientJsonRpcMessage::Request(request) => early(answer, &request.id).await,
+            _ => answer,
+        })
+    }
+
+    /// The error that an answer is.
+    fn error(&self, answer: &Result<StreamableHttpPostResponse, Error>) -> Option<ServerError> {
+        match answer {
+            Ok(StreamableHttpPostResponse::Json(message, _)) => ServerError::of(message, &self.errors),
+            Err(error @ StreamableHttpError::UnexpectedServerResponse(text)) => {
+                let status = Refusal::of(error)?.status;
+                let is_of_request = (400..500).contains(&status) && !is_of_client(status);
+                is_of_request.then(|| ServerError { code: status.into(), text: text.to_string() })
+            }
+            _ => None,
+        }
+    }
+
+    /// Whether the server has forgotten the session in which it answers with this error (`forgotten.rs`).
+    async fn is_forgotten(
+        &self,
+        error: &ServerError,
+        asked: &ClientJsonRpcMessage,
+        address: Address<'_>,
+    ) -> bool {
+        let revision = address.headers.get(&REVISION).and_then(|value| value.to_str().ok());
+        // Later revisions have no sessions.
+        let Some(revision) =
+            revision.filter(|revision| *revision <= ProtocolVersion::LATEST_WITH_INITIALIZE.as_str())
+        else {
+            return false;
+        };
+        let Some(probe) = forgotten::probe(asked) else { return false };
+        let names = forgotten::names([asked, &probe]);
+        let said = Said::new(error, &names);
+        if self.state.known.lock().contains(&said) {
+            return false;
+        }
+        let found = timeout(PROBE_TIMEOUT, self.find((&said, &names), &probe, address, revision)).await;
+        let found = found.ok().flatten().unwrap_or(Found::Forgotten);
+        if found == Found::OfRequest {
+            let mut known = self.state.known.lock();
+            if known.len() < KNOWN {
+                known.insert(said);
+            }
+        }
+        found == Found::Forgotten
+    }
+
+    /// What kind of error this is. `None` if the server does not answer.
+    async fn find(
+        &self,
+        (said, names): (&Said, &Names),
+        probe: &ClientJsonRpcMessage,
+        address: Address<'_>,
+        revision: &str,
+    ) -> Option<Found> {
+        let is_same =
+            |error: Option<ServerError>| error.is_some_and(|error| Said::new(&error, names) == *said);
+        let is_of_nothing = forgotten::is_of_nothing(probe);
+        if is_of_nothing && !is_same(self.ask(probe, address).await?) {
+            return Some(Found::OfRequest);
+        }
+        let session = self.begin(address, revision).await?;
+        let again = self.ask(probe, Address { session: session.as_deref(), ..address }).await;
+        if let Some(session) = session {
+            let (client, url, headers) = (self.clone(), address.url.into(), address.headers.clone());
+            tokio::spawn(async move { client.delete_session(url, session.into(), None, headers).await });
+        }
+        Some(match is_same(again?) {
+            true if is_of_nothing => Found::OfAll,
+            true => Found::OfRequest,
+            false => Found::Forgotten,
+        })
+    }
+
+    /// The error that a request is answered with, if it is one. `None` if there is no answer.
+    async fn ask(&self, asked: &ClientJsonRpcMessage, address: Address<'_>) -> Option<Option<ServerError>> {
+        loop {
+            let answer = self.post(address, asked).await;
+            let limited = answer.as_ref().err().and_then(|error| Refusal::of(error)?.rate_limit);
+            if let Some(wait) = limited {
+                sleep(wait.unwrap_or_default().max(PROBE_WAIT)).await;
+                continue;
+            }
+            let error = self.error(&answer);
+            let is_answer =
+                error.is_some() || !matches!(answer, Ok(StreamableHttpPostResponse::Accepted) | Err(_));
+            return is_answer.then_some(error);
+        }
+    }
+
+    /// Begins another session, and returns its id. `None` if the server refuses it.
+    async fn begin(&self, address: Address<'_>, revision: &str) -> Option<Option<String>> {
+        let [initialize, initialized] = forgotten::beginning(revision)?;
+        let mut headers = address.headers.clone();
+        headers.remove(&REVISION);
+        let begun =
+            self.post(Address { session: None, headers: &headers, ..address }, &initialize).await.ok()?;
+        let StreamableHttpPostResponse::Json(ServerJsonRpcMessage::Response(_), session) = begun else {
+            return None;
+        };
+        self.post(Address { session: session.as_deref(), ..address }, &initialized).await.ok()?;
+        Some(session)
+    }
+}
+
+/// What kind of error a server answers with.
+#[derive(PartialEq, Eq)]
+enum Found {
+    /// It is an answer to the request.
+    OfRequest,
+    /// The server has forgotten the session.
+    Forgotten,
+    /// Everybody gets it, now.
+    OfAll,
+}
+
+/// Whether a status refuses the client, or so many requests, rather than the request.
+fn is_of_client(status: u16) -> bool {
+    matches!(status, 401 | 403 | 407 | 408 | 429)
+}
+
+fn session_of(answer: &StreamableHttpPostResponse) -> Option<&String> {
+    match answer {
+        StreamableHttpPostResponse::Json(_, session) | StreamableHttpPostResponse::Sse(_, session) => {
+            session.as_ref()
+        }
+        _ => None,
+    }
+}
+
+/// The answer alone, where it is the first message of a stream.
+async fn early(answer: StreamableHttpPostResponse, asked: &RequestId) -> StreamableHttpPostResponse {
+    let StreamableHttpPostResponse::Sse(events, session) = answer else { return answer };
+    let mut events = events.fuse();
+    let mut before = Vec::new();
+    while let Some(event) = events.next().await {
+        let data =
+            event.as_ref().ok().and_then(|event| event.data.as_deref()).filter(|data| !data.is_empty());
+        let message = data.and_then(|data| serde_json::from_str::<ServerJsonRpcMessage>(data).ok());
+        let is_answer = match &message {
+            Some(ServerJsonRpcMessage::Response(response)) => response.id == *asked,
+            Some(ServerJsonRpcMessage::Error(error)) => error.id.as_ref() == Some(asked),
+            _ => false,
+        };
+        if let Some(message) = message.filter(|_| is_answer) {
+            // A connection is used again only after the stream's end.
+            tokio::spawn(timeout(REST_TIMEOUT, events.for_each(|_| future::ready(()))));
+            return StreamableHttpPostResponse::Json(message, session);
+        }
+        let is_last = data.is_some() || event.is_err();
+        before.push(event);
+        if is_last {
+            break;
+        }
+    }
+    StreamableHttpPostResponse::Sse(stream::iter(before).chain(events).boxed(), session)
+}
