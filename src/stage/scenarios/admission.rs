@@ -198,7 +198,9 @@ pub async fn admit(
     let new: Vec<usize> = (0..sequences.len()).filter(is_new).collect();
     let first: Vec<Vec<ToolCall>> = new.iter().map(|place| sequences[*place].clone()).collect();
     executed.extend(new.into_iter().zip(runners[0].run(&first).await?));
-    let outcomes = [executed.into_values().collect::<Vec<_>>(), runners[1].run(&sequences).await?];
+    let first: Vec<Vec<Outcome>> = executed.into_values().collect();
+    let second = executed_again(&sequences, &first, &runners[1]).await?;
+    let outcomes = [first, second];
 
     let today = Today::now();
     for ((candidate, verdict), place) in candidates.iter().zip(&mut verdicts).zip(&of_candidate) {
@@ -223,6 +225,29 @@ pub async fn admit(
         }
     }
     Ok(judged)
+}
+
+/// The second execution of sequences, in the reverse order: what depends on the calls in front of it gives something else. Such a
+/// sequence is executed once more on a session of its own, which decides.
+async fn executed_again(
+    sequences: &[Vec<ToolCall>],
+    first: &[Vec<Outcome>],
+    runner: &Runner<'_>,
+) -> Result<Vec<Vec<Outcome>>> {
+    let reversed: Vec<Vec<ToolCall>> = sequences.iter().rev().cloned().collect();
+    let mut second = runner.run(&reversed).await?;
+    second.reverse();
+    let same = |one: &[Outcome], other: &[Outcome]| {
+        one.iter().map(|outcome| (&outcome.text, outcome.is_error))
+            .eq(other.iter().map(|outcome| (&outcome.text, outcome.is_error)))
+    };
+    let differing: Vec<usize> =
+        (0..sequences.len()).filter(|place| runner.shares(&sequences[*place]) && !same(&first[*place], &second[*place])).collect();
+    let apart: Vec<Vec<ToolCall>> = differing.iter().map(|place| sequences[*place].clone()).collect();
+    for (place, outcomes) in differing.into_iter().zip(runner.run_apart(&apart).await?) {
+        second[place] = outcomes;
+    }
+    Ok(second)
 }
 
 /// The calls of state checks, which are executed behind the reference calls.

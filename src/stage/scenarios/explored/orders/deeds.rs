@@ -284,6 +284,13 @@ pub struct Deed<'g> {
     pub item: Option<usize>,
 }
 
+impl Deed<'_> {
+    /// The parameter of the thing that is changed.
+    pub fn target_param(&self) -> Option<&str> {
+        Some(self.slots[self.target?].param.name.as_str())
+    }
+}
+
 /// What can be done. A tool that takes structures, or whose verb is not known, is none.
 pub fn deeds<'g>(graph: &Graph, profiles: &'g [ToolProfile], things: &[Things]) -> Vec<Deed<'g>> {
     let writing = profiles.iter().enumerate().filter(|(_, profile)| !changes::reads(profile));

@@ -1,10 +1,13 @@
 //! Orders as sentences with the calls that carry them out.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use serde_json::Value;
 
-use super::deeds::{Deed, Fill, Slot, Things, View, call, pick, typed};
+use super::{
+    Lesson,
+    deeds::{Deed, Fill, Slot, Things, View, call, pick, typed},
+};
 use crate::{
     chat::ToolCall,
     stage::scenarios::{
@@ -50,6 +53,8 @@ pub struct Order {
     pub entity: BTreeMap<String, String>,
     /// The things that the first call, which looks them up, must give and no other: their list, key and values.
     pub found: Option<(String, Vec<String>)>,
+    /// The only thing that it changes: its list and its record there.
+    pub target: Option<(usize, usize)>,
 }
 
 /// The values of a call.
@@ -86,10 +91,14 @@ impl<'m> Maker<'m> {
             (0..direct).filter_map(|number| self.direct(deed, number)).collect(),
             (0..OF_KIND).filter_map(|number| self.described(deed, number)).collect(),
             (0..OF_KIND).filter_map(|number| self.several(deed, number)).collect(),
-            (0..OF_KIND).filter_map(|number| self.conditional(deed, number)).collect(),
             (0..OF_KIND / 3).filter_map(|number| self.missing(deed, number)).collect(),
         ];
         kinds.into_iter().collect()
+    }
+
+    /// Orders on a condition, by what the tool is known to do.
+    pub fn conditional_orders(&self, deed: &Deed<'m>, lesson: &Lesson) -> Vec<Order> {
+        (0..OF_KIND).filter_map(|number| self.conditional(deed, lesson, number)).collect()
     }
 
     fn target<'t>(&'t self, deed: &Deed<'_>) -> Option<&'t Things> {
@@ -383,6 +392,14 @@ impl<'m> Maker<'m> {
         filled: &Filled<'_>,
         (task, closing): (String, String),
     ) -> Order {
+        let target = deed.target.and_then(|target| {
+            let name = &deed.slots[target].param.name;
+            let (slot, _, said) = filled.slots.iter().find(|(slot, ..)| slot.param.name == *name)?;
+            match slot.fill {
+                Fill::Thing { things, .. } => Some((things, said.record?)),
+                _ => None,
+            }
+        });
         Order {
             tool: deed.tool,
             kind,
@@ -392,6 +409,7 @@ impl<'m> Maker<'m> {
             expected: Expected::Changed,
             entity: Self::entity(filled),
             found: None,
+            target,
         }
     }
 
@@ -525,6 +543,7 @@ impl<'m> Maker<'m> {
                 None => self.list(things)?,
             },
         );
+        order.target = None;
         order.entity.remove(&target.name);
         order.entity.extend(keys.iter().map(|(field, value)| ((*field).to_owned(), (*value).to_owned())));
         Some(order)
@@ -554,39 +573,64 @@ impl<'m> Maker<'m> {
         groups.into_iter().nth(number)
     }
 
+    /// The fields that a condition may be about, with the values that the order presumes: what it sets, or the state that it
+    /// changes, or else a state in which it works.
+    fn presumed<'t>(
+        &self,
+        deed: &Deed<'_>,
+        things: &'t Things,
+        (lesson, filled): (&Lesson, &Filled<'_>),
+    ) -> Vec<(&'t str, Vec<&'t str>)> {
+        let categories = things.categories();
+        let is_set = |field: &str| {
+            let is_it = |slot: &Slot<'_>| words::tokens(&slot.noun) == words::tokens(field);
+            deed.class.name == "set"
+                && filled.slots.iter().any(|(slot, ..)| {
+                    is_it(slot) && Some(slot.param.name.as_str()) != deed.target_param()
+                })
+        };
+        let set: Vec<_> = categories.iter().filter(|(field, _)| is_set(field)).cloned().collect();
+        if !set.is_empty() {
+            return set;
+        }
+        let of = |values: &BTreeMap<String, BTreeSet<String>>, fits: &dyn Fn(&str) -> bool| -> Vec<(&'t str, Vec<&'t str>)> {
+            let known = |(field, all): &(&'t str, Vec<&'t str>)| {
+                let known = values.get(*field).filter(|_| fits(field))?;
+                Some((*field, all.iter().copied().filter(|value| known.contains(*value)).collect()))
+            };
+            categories.iter().filter_map(known).collect()
+        };
+        // Who orders something on a condition means a state, how urgent it is, or whose it is.
+        let is_state = |field: &str| PHRASES.place_of(field) == FieldPlace::Adjective;
+        let changed = of(&lesson.changed, &is_state);
+        if !changed.is_empty() {
+            return changed;
+        }
+        let is_condition = |field: &str| {
+            matches!(PHRASES.place_of(field), FieldPlace::Adjective | FieldPlace::First | FieldPlace::Of)
+                && !lesson.changed.contains_key(field)
+        };
+        of(&lesson.worked, &is_condition)
+    }
+
     /// Something to do if a thing has a value, and a thing that has it or has not.
-    fn conditional(&self, deed: &Deed<'_>, number: usize) -> Option<Order> {
+    fn conditional(&self, deed: &Deed<'_>, lesson: &Lesson, number: usize) -> Option<Order> {
         let things = self.target(deed)?;
         let draw = format!("conditional {number}");
         let index = self.record(deed, "conditional", number)?;
         let record = &things.records[index];
         let filled = self.filled(deed, Some(index), &draw).filter(|filled| self.is_said(filled))?;
-        let sets = |field: &str| {
-            filled.slots.iter().any(|(slot, _, said)| {
-                words::tokens(&slot.noun) == words::tokens(field)
-                    && value_of(record, field) == Some(said.plain.as_str())
-            })
-        };
-        let categories = things.categories();
-        // Who orders something on a condition means a state, how urgent it is, or whose it is.
-        let is_condition = |field: &str| {
-            matches!(PHRASES.place_of(field), FieldPlace::Adjective | FieldPlace::First | FieldPlace::Of)
-        };
-        let usable: Vec<&(&str, Vec<&str>)> =
-            categories.iter().filter(|(field, _)| !sets(field) && is_condition(field)).collect();
-        let (field, values) = *pick(self.seed, "condition", &draw, &usable)?;
+        let usable = self.presumed(deed, things, (lesson, &filled));
+        let (field, values) = pick(self.seed, "condition", &draw, &usable)?;
         let now = value_of(record, field).filter(|value| !value.trim().is_empty())?;
-        let holds = number.is_multiple_of(2);
-        let value = match holds {
-            true => now,
-            false => {
-                let others: Vec<&str> = values.iter().copied().filter(|value| *value != now).collect();
-                *pick(self.seed, "other", &draw, &others)?
-            }
-        };
         // Whoever has it already gets nothing new.
-        let is_given = filled.slots.iter().any(|(_, _, said)| said.plain == value);
-        if holds && !values.contains(&now) || is_given {
+        let is_given = |value: &str| filled.slots.iter().any(|(_, _, said)| said.plain == value);
+        let others: Vec<&str> =
+            values.iter().copied().filter(|value| *value != now && !is_given(value)).collect();
+        // Of what has the state that is presumed, it holds; of every second one, if there is another such state.
+        let holds = values.contains(&now) && (number.is_multiple_of(2) || others.is_empty());
+        let value = if holds { now } else { *pick(self.seed, "other", &draw, &others)? };
+        if is_given(value) {
             return None;
         }
         let target = &deed.slots[deed.target?];
@@ -602,11 +646,13 @@ impl<'m> Maker<'m> {
             (_, Some(state)) => format!("{thing} {is} {state} {shown}"),
             _ => format!("the {} of {thing} {is} {shown}", words::spoken_thing(field)),
         };
-        let (task, closing) = self.sentence(deed, &filled, Some("it"), &draw)?;
-        let (_, own_closing) = self.sentence(deed, &filled, None, &draw)?;
+        let (task, _) = self.sentence(deed, &filled, Some("it"), &draw)?;
+        let (_, closing) = self.sentence(deed, &filled, None, &draw)?;
         let mut letters = task.chars();
         let task: String = letters.next().into_iter().flat_map(char::to_lowercase).chain(letters).collect();
-        let task = format!("If {}, {task}", condition("is"));
+        // What the order ends is said to last until then.
+        let is = if lesson.changed.contains_key(*field) { "is still" } else { "is" };
+        let task = format!("If {}, {task}", condition(is));
         let look_up = match things.getters.first() {
             Some((tool, param)) => {
                 let profile = &self.profiles[*tool];
@@ -615,9 +661,7 @@ impl<'m> Maker<'m> {
             }
             None => self.list(things)?,
         };
-        drop(closing);
-        let mut order =
-            self.order(deed, if holds { "if so" } else { "if not so" }, &filled, (task, own_closing));
+        let mut order = self.order(deed, if holds { "if so" } else { "if not so" }, &filled, (task, closing));
         order.calls.insert(0, look_up);
         if !holds {
             order.calls.truncate(1);
