@@ -135,9 +135,9 @@ impl<'g> Context<'_, 'g> {
         // What nobody says has a name.
         let is_said = named.is_empty() || !words::is_opaque(&leaf);
         let mut named: Vec<&Known> = named.into_iter().filter(|known| known.call != self.index).collect();
-        // One call that lists all, and one that lists few.
+        // What it is listed among is said only if no other call finds it.
         named.sort_by_key(|known| known.among.is_some());
-        named.dedup_by_key(|known| known.among.is_some());
+        named.truncate(1);
         let file = self.parts.iter().position(|part| *part == Part::File);
         let file = file.and_then(|place| seen.args[place].leaf.as_deref());
         let within = |one: String| match file {
@@ -257,7 +257,7 @@ impl<'g> Context<'_, 'g> {
         });
         let (said, one) = match of_person {
             Some((outer, inner)) => {
-                (words::spoken_field(inner), format!("the {} of {one}", words::spoken_field(outer)))
+                (words::in_full(&words::spoken_field(inner)), format!("the {} of {one}", words::spoken_field(outer)))
             }
             None => (said(&field.name, noun), one.to_owned()),
         };
@@ -385,6 +385,9 @@ impl<'g> Context<'_, 'g> {
                 }
             };
         }
+        if let Some(quality) = self.things.quality(seen.tool, &list.name) {
+            text = format!("{text} with {quality}");
+        }
         match &way.one {
             Some(one) if !list.records.is_empty() => templates::with_owner(&text, noun, one),
             _ => text,
@@ -476,12 +479,17 @@ impl<'g> Context<'_, 'g> {
     /// How many there are, what they are called, and which has the most.
     fn of_all(&self, list: &List, name: Option<&str>, noun: &str, things: &str) -> Vec<Question> {
         let of_list = || list.name.clone();
+        let is_owned = self.key().is_some();
         let things = || ("things", things.to_owned());
         let mut questions = Vec::new();
         let mut ask = |rule, operation, role, field: &str, gaps| {
             questions.push(Question { rule, operation, role, field: field.to_owned(), gaps, said: None });
         };
-        ask(AnswerRule::Count { list: of_list() }, Operation::Count, "all", "", vec![things()]);
+        // Nobody counts the tags of something.
+        let are_words = list.records.iter().all(|record| record.len() == 1 && record[0].name.is_empty());
+        if !(is_owned && are_words) {
+            ask(AnswerRule::Count { list: of_list() }, Operation::Count, "all", "", vec![things()]);
+        }
         let Some(name) = name else { return questions };
         let called = said(name, noun);
         if list.records.len() <= LISTED {
@@ -561,11 +569,23 @@ impl<'g> Context<'_, 'g> {
             let some = |(value, count): &(&str, usize)| *count < list.records.len() && things::tells(value);
             for (value, count) in counts.into_iter().filter(some).take(VALUES) {
                 let shown = value.replace('_', " ");
-                let things = templates::with_condition(things, &field.name, &said(&field.name, noun), &shown);
+                let all = things;
+                let called = said(&field.name, noun);
+                let things = match role {
+                    Some(Role::Person) => templates::with_person(all, &field.name, &called, &shown),
+                    _ => templates::with_condition(all, &field.name, &called, &shown),
+                };
                 let keys = vec![(field.name.clone(), value.to_owned())];
                 let asked = Some((field.name.clone(), value.to_owned()));
                 let rule = AnswerRule::Matching { list: list.name.clone(), keys: keys.clone(), field: None };
-                let gaps = vec![("things", things.clone())];
+                // `of the tickets of Ann are assigned to Ben`
+                let state = things.strip_prefix(all).map(str::trim).filter(|state| {
+                    all.contains(' ') && state.split(' ').next().is_some_and(|word| word.ends_with("ed"))
+                });
+                let (role, gaps) = match state {
+                    Some(state) => ("state", vec![("things", all.to_owned()), ("state", state.to_owned())]),
+                    None => ("owned", vec![("things", things.clone())]),
+                };
                 let question = |rule, operation, role, gaps| Question {
                     rule,
                     operation,
@@ -574,7 +594,7 @@ impl<'g> Context<'_, 'g> {
                     gaps,
                     said: asked.clone(),
                 };
-                questions.push(question(rule, Operation::Count, "owned", gaps));
+                questions.push(question(rule, Operation::Count, role, gaps));
                 if let Some(name) = name.filter(|_| (2..=LISTED).contains(&count)) {
                     let rule =
                         AnswerRule::Matching { list: list.name.clone(), keys, field: Some(name.to_owned()) };
@@ -641,7 +661,7 @@ fn among(known: &Known) -> Option<String> {
 
 /// A field's name in a sentence, without the name of the thing that has it: `status` for `ticket_status`.
 fn said(field: &str, noun: &str) -> String {
-    let said = words::spoken_field(field);
+    let said = words::in_full(&words::spoken_field(field));
     match said.strip_prefix(&format!("{noun} ")) {
         Some(rest) if !rest.is_empty() => rest.to_owned(),
         _ => said,

@@ -347,17 +347,7 @@ impl<'g> Things<'g> {
         let taken = taken.filter(|noun| !KEYS.contains(&words::spoken(noun).as_str()));
         match profile.thing("") {
             // What is low on stock is an item.
-            thing if is_of_thing(&thing) => {
-                let lists = self
-                    .graph
-                    .seen
-                    .iter()
-                    .filter(|seen| seen.tool == tool)
-                    .flat_map(|seen| &seen.reading.lists);
-                let first = lists.filter(|one| one.name == list).find_map(|one| one.records.first());
-                let keys = first.into_iter().flatten().filter(|field| words::has_any(&field.name, &KEYS));
-                keys.into_iter().find_map(|field| self.listed_as(&field.value)).unwrap_or(thing)
-            }
+            thing if is_of_thing(&thing) => self.owner_of(tool, list).unwrap_or(thing),
             thing if thing != "entry" && !FORMS.contains(&thing.as_str()) => thing,
             // The items of a cart are no carts.
             _ if taken.is_none() && !list.is_empty() && !words::is_plural(&self.own_name(tool)) => {
@@ -367,12 +357,31 @@ impl<'g> Things<'g> {
         }
     }
 
+    /// What the things of a list are called elsewhere.
+    fn owner_of(&self, tool: usize, list: &str) -> Option<String> {
+        let lists =
+            self.graph.seen.iter().filter(|seen| seen.tool == tool).flat_map(|seen| &seen.reading.lists);
+        let first = lists.filter(|one| one.name == list).find_map(|one| one.records.first());
+        let mut keys = first.into_iter().flatten().filter(|field| words::has_any(&field.name, &KEYS));
+        keys.find_map(|field| self.listed_as(&field.value))
+    }
+
+    /// What the things of a list have in common, if the tool's name says it: `low stock`.
+    pub fn quality(&self, tool: usize, list: &str) -> Option<String> {
+        let is_generic = words::tokens(list).iter().all(|word| GENERIC.contains(&word.as_str()));
+        let thing = self.profiles[tool].thing("");
+        (is_generic && is_of_thing(&thing) && thing.contains(' ') && self.owner_of(tool, list).is_some())
+            .then_some(thing)
+    }
+
     /// What a list of things that an identifier is in calls them.
     fn listed_as(&self, id: &str) -> Option<String> {
         let of = |seen: &SuccessfulCall| {
             let is_it = |field: &Field| field.value == id && words::has_any(&field.name, &KEYS);
             let has =
-                |list: &&List| list.is_list && !list.is_nested && list.records.iter().flatten().any(is_it);
+                |list: &&List| {
+                    (list.is_list || list.is_part) && !list.is_nested && list.records.iter().flatten().any(is_it)
+                };
             let list = seen.reading.lists.iter().find(has)?;
             let is_generic = words::tokens(&list.name).iter().all(|word| GENERIC.contains(&word.as_str()));
             let noun = self.profiles[seen.tool].thing(if is_generic { "" } else { &list.name });
@@ -581,8 +590,9 @@ impl<'g> Things<'g> {
         if is_search(arg) {
             let named = self.name_field(seen.tool, list)?;
             let query = leaf.to_lowercase();
-            let is_found = all_have(&named, &|value: &str| value.to_lowercase().contains(&query));
-            return (is_found && !leaf.trim().is_empty()).then_some(Part::Search { field: named });
+            // Nobody searches for a part of a word.
+            let has_word = |value: &str| contains_words(&value.to_lowercase(), &query);
+            return (all_have(&named, &has_word) && query.trim().len() > 2).then_some(Part::Search { field: named });
         }
         let without_keys = |name: &str| -> BTreeSet<String> {
             words::tokens(name).into_iter().filter(|word| !KEYS.contains(&word.as_str())).collect()
@@ -688,6 +698,14 @@ fn is_empty(value: &str) -> bool {
 /// Whether a value is worth an answer.
 pub fn tells(value: &str) -> bool {
     !is_empty(value) && value.len() <= VALUE && !["true", "false"].contains(&value)
+}
+
+/// Whether a text has these words, from the beginning of a word to the end of one.
+fn contains_words(text: &str, words: &str) -> bool {
+    let is_letter = |letter: Option<char>| letter.is_some_and(char::is_alphanumeric);
+    text.match_indices(words).any(|(at, _)| {
+        !is_letter(text[..at].chars().next_back()) && !is_letter(text[at + words.len()..].chars().next())
+    })
 }
 
 /// Whether an argument is what a search looks for.

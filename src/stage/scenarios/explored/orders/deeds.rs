@@ -4,6 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use serde_json::Value;
 
+use super::contents;
 use crate::{
     chat::ToolCall,
     mcp::plain,
@@ -13,7 +14,7 @@ use crate::{
             changes,
             graph::{self, Graph},
             phrases::{Class, FieldPlace, PHRASES, Role, Verb},
-            seeds::{Kind, Param},
+            seeds::{Kind, Param, is_query},
             tools::ToolProfile,
         },
         harvest::{self, List, Record},
@@ -55,6 +56,8 @@ pub struct Things {
     /// A call that shows one of them: the tool, and its parameter.
     pub getters: Vec<(usize, String)>,
     pub views: Vec<View>,
+    /// Searches for the name of a thing that find it, by its key.
+    pub searches: BTreeMap<String, ToolCall>,
 }
 
 /// Those of the things that have a value, as their list gives them if it is asked for these.
@@ -74,6 +77,11 @@ impl Things {
 
     pub fn name_of<'t>(&'t self, record: &'t Record) -> Option<&'t str> {
         value_of(record, self.name.as_deref()?)
+    }
+
+    pub fn name_or_key<'t>(&'t self, record: &'t Record) -> Option<&'t str> {
+        let is_key = || NAMES.contains(&self.key.as_str()) || self.key.is_empty();
+        self.name_of(record).or_else(|| is_key().then(|| self.key_of(record)))
     }
 
     /// Fields with few values that several things share.
@@ -140,6 +148,7 @@ pub fn things(graph: &Graph, profiles: &[ToolProfile]) -> Vec<Things> {
                 is_whole,
                 getters: Vec::new(),
                 views: Vec::new(),
+                searches: BTreeMap::new(),
             });
         }
     }
@@ -162,8 +171,24 @@ pub fn things(graph: &Graph, profiles: &[ToolProfile]) -> Vec<Things> {
             .filter(|seen| seen.tool == things.tool)
             .filter_map(|seen| view(seen, &things.key))
             .collect();
+        things.searches = searches(graph, profiles, things);
     }
     found
+}
+
+fn searches(graph: &Graph, profiles: &[ToolProfile], things: &Things) -> BTreeMap<String, ToolCall> {
+    let of = |seen: &graph::SuccessfulCall| {
+        let [arg] = seen.args.as_slice() else { return None };
+        let name = arg.leaf.as_deref().filter(|_| is_query(&arg.name) && changes::reads(&profiles[seen.tool]))?;
+        let is_it = |record: &&Record| {
+            things.name_of(record).is_some_and(|own| own.eq_ignore_ascii_case(name))
+        };
+        let key = things.key_of(things.records.iter().find(is_it)?);
+        let lists = seen.reading.lists.iter().filter(|list| !list.is_nested);
+        let mut found = lists.flat_map(|list| &list.records);
+        found.any(|record| value_of(record, &things.key) == Some(key)).then(|| (key.to_owned(), seen.call.clone()))
+    };
+    graph.seen.iter().filter_map(of).collect()
 }
 
 fn view(seen: &graph::SuccessfulCall, key: &str) -> Option<View> {
@@ -305,7 +330,7 @@ pub fn about_nothing(graph: &Graph, profiles: &[ToolProfile], things: &[Things])
         let verb = PHRASES.verb(&profile.name, &profile.description).filter(|_| !changes::reads(profile));
         verb.is_some_and(|verb| {
             let is_free =
-                |param: &Param| matches!(other_fill(graph, param, None, &verb), Some(Fill::Free(_)));
+                |param: &Param| matches!(other_fill(graph, param, (None, things), &verb), Some(Fill::Free(_)));
             let is_own =
                 |param: &&Param| reference(graph, *tool, profile, param, things).is_none() && is_free(param);
             PHRASES.class(&verb.stem, |_| true).is_some_and(|class| class.name == "other")
@@ -345,7 +370,7 @@ fn deed<'g>(graph: &Graph, tool: usize, profile: &'g ToolProfile, things: &[Thin
         .into_iter()
         .filter_map(|(param, fill)| {
             let noun = slot_noun(param, fill.as_ref(), things, &verb);
-            let fill = fill.or_else(|| other_fill(graph, param, of_target, &verb))?;
+            let fill = fill.or_else(|| other_fill(graph, param, (of_target, things), &verb))?;
             Some(Slot { param, fill, noun })
         })
         .collect();
@@ -478,7 +503,12 @@ fn reference(
 }
 
 /// Values for a parameter that names no thing of a list.
-fn other_fill(graph: &Graph, param: &Param, target: Option<&Things>, verb: &Verb) -> Option<Fill> {
+fn other_fill(
+    graph: &Graph,
+    param: &Param,
+    (target, things): (Option<&Things>, &[Things]),
+    verb: &Verb,
+) -> Option<Fill> {
     let plain_of = |values: &[Value]| values.iter().map(plain).collect::<Vec<String>>();
     if param.is_closed {
         return Some(Fill::Choice(plain_of(&param.seeds)));
@@ -535,7 +565,8 @@ fn other_fill(graph: &Graph, param: &Param, target: Option<&Things>, verb: &Verb
         }
         Kind::Text => {
             let thing = target.map_or_else(|| verb.object.join(" "), |target| target.noun.clone());
-            Some(Fill::Free(PHRASES.pool(param, &thing).to_vec()))
+            let own = contents::of(graph, param, &thing, (target, things));
+            Some(Fill::Free(if own.is_empty() { PHRASES.pool(param, &thing).to_vec() } else { own }))
         }
         _ => None,
     }

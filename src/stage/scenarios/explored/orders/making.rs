@@ -11,10 +11,11 @@ use super::{
 use crate::{
     chat::ToolCall,
     stage::scenarios::{
-        candidate::value_of,
+        candidate::{day, value_of},
         explored::{
             graph,
             phrases::{FieldPlace, PHRASES},
+            templates,
             tools::ToolProfile,
             wording,
         },
@@ -310,7 +311,7 @@ impl<'m> Maker<'m> {
             })
             .collect();
         match own.is_empty() || !is_vague {
-            true => slot.noun.clone(),
+            true => words::in_full(&slot.noun),
             false => own.join(" "),
         }
     }
@@ -327,14 +328,14 @@ impl<'m> Maker<'m> {
             let preposition = match own.first().map(String::as_str) {
                 Some("from" | "source" | "origin") => "from",
                 Some("to" | "destination" | "target" | "dest" | "new") => "to",
-                _ => PHRASES.preposition(&deed.verb.stem),
+                _ => PHRASES.preposition(&deed.verb.stem, &slot.noun),
             };
             return (1, format!("{preposition} {value}"));
         }
         match role {
             // A new name: `rename it to`.
             Some(role) if role.is_name && class != "make" => {
-                (1, format!("{} {value}", PHRASES.preposition(&deed.verb.stem)))
+                (1, format!("{} {value}", PHRASES.preposition(&deed.verb.stem, "")))
             }
             Some(role) if role.is_name && !slot.noun.is_empty() => (0, format!("called {value}")),
             Some(role) if role.is_of && class == "other" && deed.target.is_none() => {
@@ -351,7 +352,7 @@ impl<'m> Maker<'m> {
                 && !matches!(slot.fill, Fill::Free(_))
                 && (is_person(&said.plain) || PHRASES.place_of(&slot.noun) == FieldPlace::Of) =>
             {
-                (1, format!("{} {value}", PHRASES.preposition(&deed.verb.stem)))
+                (1, format!("{} {value}", PHRASES.preposition(&deed.verb.stem, &slot.noun)))
             }
             None if class != "make" && PHRASES.place_of(&slot.noun) == FieldPlace::Within => {
                 (1, format!("to {value}"))
@@ -432,6 +433,9 @@ impl<'m> Maker<'m> {
             return Some((list, String::new()));
         }
         let key = things.key_of(&things.records[record]);
+        if let Some(search) = things.searches.get(key) {
+            return Some((search.clone(), String::new()));
+        }
         let is_seen = |view: &&View| view.chars <= self.result_chars && view.keys.contains(key);
         let is_word = |view: &&View| {
             view.value == "false"
@@ -719,6 +723,7 @@ pub fn is_person(value: &str) -> bool {
 
 /// A value in a sentence: `high`, `"in progress"`, `Ben`.
 fn said_value(value: &str) -> String {
+    let value = day(value);
     let is_lower = value.chars().all(|letter| letter.is_lowercase() || letter == '_' || letter == ' ');
     if is_lower && value.contains('_') {
         return format!("\"{}\"", value.replace('_', " "));
@@ -738,7 +743,7 @@ fn quoted(shown: &str) -> String {
 }
 
 fn spoken(param: &str) -> String {
-    words::spoken_param(param)
+    words::in_full(&words::spoken_param(param))
 }
 
 fn item_noun(deed: &Deed<'_>, slot: &Slot<'_>) -> String {
@@ -784,7 +789,10 @@ fn group_phrase(noun: &str, keys: &[(&str, &str)]) -> String {
         let name = words::spoken_thing(field);
         match PHRASES.place_of(field) {
             FieldPlace::Adjective => before += &format!("{} ", shown.trim_matches('"')),
-            FieldPlace::Of => behind += &format!(" of {shown}"),
+            FieldPlace::Of => {
+                let said = templates::with_condition("", field, &name, &shown);
+                behind += &if said.starts_with(" with ") { format!(" of {shown}") } else { said };
+            }
             FieldPlace::Within => {
                 behind += &format!(
                     " in {}",

@@ -3,6 +3,7 @@
 //! Only where every session has a state of its own. An order is executed, and reading calls before and after show what it changed:
 //! that becomes its checks. What the server refuses, and a condition that does not hold, must leave all as it is.
 
+mod contents;
 mod deeds;
 mod making;
 
