@@ -332,7 +332,8 @@ fn answer(
     // A check of the state is a call like any other.
     for (check, place) in checks.zip(candidate.calls.len()..) {
         if outcomes.iter().any(|outcomes| !truth::text_holds(&check.expect, &outcomes[place].text)) {
-            return Err((Reason::Unstable, "the state afterwards differs between two executions".into()));
+            let detail = format!("what `{}` shows afterwards differs between two executions", check.tool);
+            return Err((Reason::Unstable, detail));
         }
     }
     if candidate.rule == AnswerRule::Nothing {

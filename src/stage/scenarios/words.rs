@@ -685,8 +685,15 @@ pub fn in_full(said: &str) -> String {
         let known = SHORT_FORMS.iter().find(|(short, _)| *short == word);
         known.map_or(word, |(_, full)| *full).to_owned()
     };
+    const CAPITALS: [&str; 8] = ["api", "iban", "id", "isbn", "pdf", "sku", "url", "vat"];
     let words: Vec<String> = said.split(' ').map(full).collect();
     let said = words.join(" ");
+    let said = match said.rsplit_once(' ') {
+        Some((rest, "bytes")) => format!("{rest} in bytes"),
+        Some((rest, last)) if CAPITALS.contains(&last) => format!("{rest} {}", last.to_uppercase()),
+        None if CAPITALS.contains(&said.as_str()) => said.to_uppercase(),
+        _ => said,
+    };
     let stem = said.trim_end_matches(|letter: char| letter.is_ascii_digit());
     let number = said[stem.len()..].parse::<usize>().ok().and_then(|number| number.checked_sub(1));
     let (Some(ordinal), stem) = (number.and_then(|number| ORDINALS.get(number)), stem.trim_end()) else {
@@ -1095,6 +1102,24 @@ mod tests {
         }
         assert_eq!(preposition_of("origin"), Some("from"));
         assert_eq!(preposition_of("original"), None);
+    }
+
+    #[test]
+    fn fields_are_said_in_full_and_what_is_no_english_is_known() {
+        for (said, expected) in [
+            ("address2", "second line of the address"),
+            ("address line 2", "second line of the address"),
+            ("phone 2", "second phone"),
+            ("min stock", "minimum stock"),
+            ("qty", "quantity"),
+            ("external url", "external URL"),
+            ("size bytes", "size in bytes"),
+            ("price", "price"),
+            ("q1", "q1"),
+        ] {
+            assert_eq!(in_full(said), expected);
+        }
+        assert!(is_english("first name") && is_english("external URL") && !is_english("xfr cd"));
     }
 
     #[test]

@@ -287,7 +287,7 @@ mod tests {
     fn a_preposition_is_that_of_the_verb_and_of_what_stands_behind_it() {
         for (verb, noun, expected) in [
             ("receive", "bin", "into"),
-            ("ship", "warehouse", "from"),
+            ("pick", "bin", "from"),
             ("move", "bin", "to"),
             ("assign", "agent", "to"),
             ("return", "shelf", "into"),

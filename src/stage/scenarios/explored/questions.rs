@@ -31,6 +31,8 @@ const WAYS: usize = 3;
 const LISTED: usize = 8;
 /// Most conditions that a question has.
 const CONDITIONS: usize = 2;
+/// Things that are texts.
+const TEXTS: [&str; 6] = ["article", "doc", "document", "file", "note", "page"];
 /// Most conditions that are asked of one field.
 const VALUES: usize = 4;
 
@@ -132,8 +134,8 @@ impl<'g> Context<'_, 'g> {
         let arg = &seen.args[place];
         let leaf = arg.leaf.clone().unwrap_or_default();
         let named = self.things.called(noun, &leaf);
-        // What nobody says has a name.
-        let is_said = named.is_empty() || !words::is_opaque(&leaf);
+        // What nobody says has a name, or is not asked about.
+        let is_said = !words::is_opaque(&leaf);
         let mut named: Vec<&Known> = named.into_iter().filter(|known| known.call != self.index).collect();
         // What it is listed among is said only if no other call finds it.
         named.sort_by_key(|known| known.among.is_some());
@@ -286,7 +288,7 @@ impl<'g> Context<'_, 'g> {
         };
         if asking::is_odd(&field.name, ["done", "did"].contains(&role)) && !templates::has_words(&field.name)
         {
-            return None;
+            return self.under(list, key, field, noun, one);
         }
         let said = match words::split(&field.name).last() {
             Some(last) if role == "person" && last == "name" => {
@@ -314,6 +316,28 @@ impl<'g> Context<'_, 'g> {
         ];
         let rule = AnswerRule::Field { list: list.name.clone(), key: key.clone(), field: field.name.clone() };
         Some(Question { rule, operation: Operation::Field, role, field: field.name.clone(), gaps, said: key })
+    }
+
+    /// What a text has under a key that is no noun: `Lent to`.
+    fn under(
+        &self,
+        list: &List,
+        key: Option<(String, String)>,
+        field: &Field,
+        noun: &str,
+        one: &str,
+    ) -> Option<Question> {
+        let is_written = field.name.starts_with(char::is_uppercase) && !field.is_text;
+        let gaps = vec![("one", one.to_owned()), ("field", field.name.clone())];
+        let rule = AnswerRule::Field { list: list.name.clone(), key: key.clone(), field: field.name.clone() };
+        (is_written && words::has_any(noun, &TEXTS)).then(|| Question {
+            rule,
+            operation: Operation::Field,
+            role: "under",
+            field: String::new(),
+            gaps,
+            said: key,
+        })
     }
 
     /// `comment_count`, as how many comments there are.
@@ -378,7 +402,15 @@ impl<'g> Context<'_, 'g> {
                     let value = if words::is_code(&value) { value } else { value.replace('_', " ") };
                     // Whose name is said has no id: tickets of a customer.
                     let field = if instead.is_some() { &things::without_key(field) } else { field };
-                    templates::with_condition(&text, field, &said(field, noun), &value)
+                    let role = self.things.role(seen.tool, &list.name, field);
+                    let called = said(field, noun);
+                    match role {
+                        Some(Role::Person) => templates::with_person(&text, field, &called, &value),
+                        Some(Role::Set) => {
+                            templates::with_condition(&text, field, &words::singular_head(&called), &value)
+                        }
+                        _ => templates::with_condition(&text, field, &called, &value),
+                    }
                 }
                 Part::Search { field } => {
                     templates::with_search(&text, &said(field, noun), &format!("\"{value}\""))
@@ -460,7 +492,8 @@ impl<'g> Context<'_, 'g> {
                 }
                 // Who knows a name may want the identifier, and nobody wants that of something else.
                 questions.extend(match role {
-                    Role::Id => Some(self.id_of(list, &key, field, noun, &one)),
+                    Role::Id => (!words::is_opaque(&field.value))
+                        .then(|| self.id_of(list, &key, field, noun, &one)),
                     role => self.of_field(list, Some(key.clone()), field, role, noun, &one),
                 });
             }
@@ -671,8 +704,7 @@ fn said(field: &str, noun: &str) -> String {
 /// An identifier in a sentence: `ID`, `student number`.
 fn own_id(field: &str, noun: &str) -> String {
     match said(field, noun).as_str() {
-        "id" => "ID".to_owned(),
-        "sku" => "SKU".to_owned(),
+        "ID" | "SKU" => said(field, noun),
         // The number of a person is no telephone number.
         said if is_person(noun) && !said.contains(' ') => format!("{noun} {said}"),
         said => said.to_owned(),

@@ -384,7 +384,10 @@ impl<'g> Things<'g> {
                 };
             let list = seen.reading.lists.iter().find(has)?;
             let is_generic = words::tokens(&list.name).iter().all(|word| GENERIC.contains(&word.as_str()));
-            let noun = self.profiles[seen.tool].thing(if is_generic { "" } else { &list.name });
+            let noun = match self.profiles[seen.tool].thing(if is_generic { "" } else { &list.name }).as_str() {
+                "entry" => self.own_noun(seen.tool),
+                noun => noun.to_owned(),
+            };
             (noun != "entry" && !is_of_thing(&noun) && !FORMS.contains(&noun.as_str())).then_some(noun)
         };
         self.graph.seen.iter().find_map(of)
@@ -461,7 +464,8 @@ impl<'g> Things<'g> {
                         },
                         _ => None,
                     };
-                    let is_plain = (seen.args.is_empty() || among.is_some()) && !list.is_part
+                    let has_pages = self.profiles[seen.tool].params.iter().any(|one| one.is_limit() || one.is_page());
+                    let is_plain = (seen.args.is_empty() || among.is_some()) && !(list.is_part && has_pages)
                         || matches!(&*seen.args, [only] if is_found(only));
                     let known = Known {
                         noun: noun.clone(),
@@ -599,7 +603,11 @@ impl<'g> Things<'g> {
         };
         let own = without_keys(&arg.name);
         let field = fields.into_iter().find(|field| !own.is_empty() && without_keys(field) == own)?;
-        let is_it = all_have(field, &|value: &str| value.eq_ignore_ascii_case(leaf));
+        let is_set = list.records.iter().flatten().any(|one| one.name == field && one.is_set);
+        let is_it = all_have(field, &|value: &str| {
+            value.eq_ignore_ascii_case(leaf)
+                || is_set && value.split(", ").any(|item| item.eq_ignore_ascii_case(leaf))
+        });
         (is_it && self.filters(seen, arg, list)).then(|| Part::Filter { field: field.to_owned() })
     }
 

@@ -469,7 +469,7 @@ fn reference(
         .filter_map(|arg| arg.leaf.as_deref())
         .collect();
     let is_free = PHRASES.role(&param.name).is_some_and(Role::is_free) && !says_key;
-    let mut best: Option<(usize, Fill)> = None;
+    let mut best: Option<((usize, bool, bool), Fill)> = None;
     for (place, things) in things.iter().enumerate() {
         let count = |field: &str| {
             things
@@ -491,10 +491,12 @@ fn reference(
         let is_proof = is_named && (says_key || score > 100 || worked.is_empty())
             // Names work wherever any text does.
             || !is_integer && !is_free && by_key > 0 && score < 100;
-        if fits && is_proof && (!is_free || is_named) && best.as_ref().is_none_or(|(other, _)| score > *other)
-        {
+        // Of two lists, the one that is called so, and the one with names.
+        let is_exact = words::tokens(&things.noun).len() == 1;
+        let rank = (score, things.name.is_some(), is_exact);
+        if fits && is_proof && (!is_free || is_named) && best.as_ref().is_none_or(|(other, _)| rank > *other) {
             let by_name = by_name > by_key || (!says_key && worked.is_empty() && things.name.is_some());
-            best = Some((score, Fill::Thing { things: place, by_name }));
+            best = Some((rank, Fill::Thing { things: place, by_name }));
         }
     }
     // The name of a new thing is no thing.
@@ -556,6 +558,11 @@ fn other_fill(
             (!numbers.is_empty()).then_some(Fill::Choice(numbers))
         }
         Kind::Text if is_category => Some(Fill::Choice(values)),
+        // Times like those that the server has.
+        Kind::Text if param.seeds.iter().any(|seed| is_moment(&plain(seed))) => {
+            let known: Vec<String> = named.into_iter().filter(|text| is_moment(text)).collect();
+            Some(Fill::Choice(if known.is_empty() { PHRASES.pool(param, "").to_vec() } else { known }))
+        }
         Kind::Text if !param.seeds.is_empty() => Some(Fill::Choice(plain_of(&param.seeds))),
         Kind::Text if words::split(&param.name).last().is_some_and(|last| KEYS.contains(&last.as_str())) => {
             // What it takes is not listed; what worked is a value.

@@ -11,10 +11,11 @@ use super::{
 use crate::{
     chat::ToolCall,
     stage::scenarios::{
-        candidate::{day, value_of},
+        candidate::{day, is_moment, value_of},
         explored::{
             graph,
             phrases::{FieldPlace, PHRASES},
+            seeds::Kind,
             templates,
             tools::ToolProfile,
             wording,
@@ -160,7 +161,7 @@ impl<'m> Maker<'m> {
                     });
                     let others: Vec<&String> =
                         values.iter().filter(|value| Some(value.as_str()) != now).collect();
-                    let plain = (*pick(self.seed, &name, draw, &others)?).clone();
+                    let plain = day(pick(self.seed, &name, draw, &others)?).to_owned();
                     Said { shown: said_value(&plain), plain, record: None }
                 }
                 Fill::Free(values) => {
@@ -176,6 +177,7 @@ impl<'m> Maker<'m> {
             };
             slots.push((slot, typed(slot.param, &value.plain)?, value));
         }
+        in_order(&mut slots);
         Some(Filled { slots })
     }
 
@@ -346,8 +348,12 @@ impl<'m> Maker<'m> {
                 (2, format!("with the {} {value}", slot.noun))
             }
             Some(role) => {
-                (2, role.said.replace("{value}", value).replace("{param}", &spoken(&slot.param.name)))
+                // One tag.
+                let param = spoken(&slot.param.name);
+                let param = if matches!(slot.param.kind, Kind::List(_)) { words::singular(&param) } else { param };
+                (2, role.said.replace("{value}", value).replace("{param}", &param))
             }
+            None if PHRASES.place_of(&slot.noun) == FieldPlace::First => (2, format!("with {value} {}", slot.noun)),
             None if class != "make"
                 && !matches!(slot.fill, Fill::Free(_))
                 && (is_person(&said.plain) || PHRASES.place_of(&slot.noun) == FieldPlace::Of) =>
@@ -611,8 +617,12 @@ impl<'m> Maker<'m> {
             return changed;
         }
         let is_condition = |field: &str| {
-            matches!(PHRASES.place_of(field), FieldPlace::Adjective | FieldPlace::First | FieldPlace::Of)
-                && !lesson.changed.contains_key(field)
+            let is_said = match PHRASES.place_of(field) {
+                FieldPlace::Adjective | FieldPlace::First => true,
+                FieldPlace::Of => PHRASES.state_of(field).is_some(),
+                FieldPlace::Within | FieldPlace::With => false,
+            };
+            is_said && !lesson.changed.contains_key(field)
         };
         of(&lesson.worked, &is_condition)
     }
@@ -648,7 +658,17 @@ impl<'m> Maker<'m> {
         let condition = |is: &str| match (is_adjective, state) {
             (true, _) => format!("{thing} {is} {shown}"),
             (_, Some(state)) => format!("{thing} {is} {state} {shown}"),
-            _ => format!("the {} of {thing} {is} {shown}", words::spoken_thing(field)),
+            _ => {
+                let has = match is {
+                    "is" => "has",
+                    "is still" => "still has",
+                    _ => "does not have",
+                };
+                match PHRASES.place_of(field) {
+                    FieldPlace::First => format!("{thing} {has} {shown} {}", words::spoken_thing(field)),
+                    _ => format!("{thing} {has} the {} {shown}", words::spoken_thing(field)),
+                }
+            }
         };
         let (task, _) = self.sentence(deed, &filled, Some("it"), &draw)?;
         let (_, closing) = self.sentence(deed, &filled, None, &draw)?;
@@ -694,6 +714,22 @@ impl<'m> Maker<'m> {
         order.expected = Expected::Refused;
         order.closing = String::new();
         Some(order)
+    }
+}
+
+/// Puts moments in order: what begins ends later.
+fn in_order(slots: &mut [(&Slot<'_>, Value, Said)]) {
+    let is_time = |(slot, _, said): &(&Slot<'_>, Value, Said)| {
+        let is_end = |name: &str| words::has_any(name, &["start", "end", "begin", "from", "until", "to"]);
+        is_moment(&said.plain) && is_end(&slot.param.name)
+    };
+    let places: Vec<usize> = (0..slots.len()).filter(|place| is_time(&slots[*place])).collect();
+    if let [first, second] = places[..]
+        && slots[first].2.plain > slots[second].2.plain
+    {
+        let (one, other) = (slots[first].clone(), slots[second].clone());
+        (slots[first].1, slots[first].2) = (other.1, other.2);
+        (slots[second].1, slots[second].2) = (one.1, one.2);
     }
 }
 
@@ -794,14 +830,12 @@ fn group_phrase(noun: &str, keys: &[(&str, &str)]) -> String {
                 behind += &if said.starts_with(" with ") { format!(" of {shown}") } else { said };
             }
             FieldPlace::Within => {
-                behind += &format!(
-                    " in {}",
-                    if is_person(value) || shown.starts_with('"') {
-                        shown
-                    } else {
-                        words::called(&name, value)
-                    }
-                )
+                let said = templates::with_condition("", field, &name, value);
+                behind += &match said.starts_with(" with ") {
+                    true if is_person(value) => format!(" in {shown}"),
+                    true => format!(" in {}", words::called(&name, value)),
+                    false => said,
+                };
             }
             FieldPlace::First => with.push(format!("{shown} {name}")),
             FieldPlace::With => with.push(format!("the {name} {shown}")),
