@@ -11,6 +11,7 @@ pub struct Phrases {
     #[serde(rename = "class")]
     classes: Vec<Class>,
     prepositions: BTreeMap<String, String>,
+    objects: BTreeMap<String, String>,
     places: Places,
     particles: Particles,
     #[serde(rename = "role")]
@@ -163,6 +164,12 @@ impl Phrases {
         let has = |class: &&Class| class.verbs.iter().any(|known| known == verb);
         let other = || self.classes.iter().find(|class| class.name == "other");
         self.classes.iter().filter(has).find(|class| fits(&class.name)).or_else(other)
+    }
+
+    /// The word between what is made and the thing that it is about, which is called so.
+    pub fn preposition_of_object(&self, object: &str, noun: &str) -> Option<&str> {
+        let is_whose = matches!(self.place_of(noun), FieldPlace::Of) || ["card", "account"].contains(&noun);
+        self.objects.get(object).map(String::as_str).filter(|_| !is_whose)
     }
 
     /// The word between what is done and a thing that is called so: `to` a person, `into` a bin.

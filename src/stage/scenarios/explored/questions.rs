@@ -76,7 +76,13 @@ pub fn candidates(
         return Some(Vec::new());
     }
     let context = Context { graph, profiles, things, index, parts };
-    let ways = context.ways();
+    let mut ways = context.ways();
+    // What nobody says is looked up first.
+    for part in context.parts.iter().rev() {
+        if let Part::Sole { listed } = part {
+            ways.iter_mut().for_each(|way| way.calls.insert(0, *listed));
+        }
+    }
     let mut found = Vec::new();
     for way in &ways {
         found.extend(context.questions(way).into_iter().map(|question| (way, question)));
@@ -286,9 +292,10 @@ impl<'g> Context<'_, 'g> {
         } else {
             role
         };
-        if asking::is_odd(&field.name, ["done", "did"].contains(&role)) && !templates::has_words(&field.name)
-        {
-            return self.under(list, key, field, noun, one);
+        let under = self.under(list, key.as_ref(), field, noun, one);
+        let is_odd = asking::is_odd(&field.name, ["done", "did"].contains(&role));
+        if under.is_some() || is_odd && !templates::has_words(&field.name) {
+            return under;
         }
         let said = match words::split(&field.name).last() {
             Some(last) if role == "person" && last == "name" => {
@@ -318,15 +325,16 @@ impl<'g> Context<'_, 'g> {
         Some(Question { rule, operation: Operation::Field, role, field: field.name.clone(), gaps, said: key })
     }
 
-    /// What a text has under a key that is no noun: `Lent to`.
+    /// What a text has under a key as people write it, which may be no noun: `Lent to`.
     fn under(
         &self,
         list: &List,
-        key: Option<(String, String)>,
+        key: Option<&(String, String)>,
         field: &Field,
         noun: &str,
         one: &str,
     ) -> Option<Question> {
+        let key = key.cloned();
         let is_written = field.name.starts_with(char::is_uppercase) && !field.is_text;
         let gaps = vec![("one", one.to_owned()), ("field", field.name.clone())];
         let rule = AnswerRule::Field { list: list.name.clone(), key: key.clone(), field: field.name.clone() };
@@ -397,7 +405,7 @@ impl<'g> Context<'_, 'g> {
             let value =
                 instead.map_or_else(|| arg.leaf.clone().unwrap_or_default(), |(_, name)| name.clone());
             text = match part {
-                Part::Key { .. } | Part::File => text,
+                Part::Key { .. } | Part::File | Part::Sole { .. } => text,
                 Part::Filter { field } => {
                     let value = if words::is_code(&value) { value } else { value.replace('_', " ") };
                     // Whose name is said has no id: tickets of a customer.
@@ -564,7 +572,10 @@ impl<'g> Context<'_, 'g> {
                     ("thing", noun.to_owned()),
                     ("field", said.clone()),
                     ("name", called.clone()),
-                    ("give", if called == noun { String::new() } else { format!(" Give its {called}.") }),
+                    ("give", match called == noun {
+                        true => String::new(),
+                        false => format!(" Give {} {called}.", if is_person(noun) { "their" } else { "its" }),
+                    }),
                     ("done", done.clone().unwrap_or_default()),
                 ]
             };
@@ -679,7 +690,9 @@ impl<'g> Context<'_, 'g> {
 fn called(noun: &str, value: &str) -> String {
     let is_full_name = value.split(' ').count() > 1
         && value.split(' ').all(|word| word.chars().next().is_some_and(char::is_uppercase));
-    if is_person(noun) && is_full_name && !value.contains('"') {
+    // A person is called by a short name, too.
+    let is_short = value.len() > 2 && value.chars().all(|letter| letter.is_lowercase() || letter == '_');
+    if is_person(noun) && (is_full_name || is_short) && !value.contains('"') {
         return value.to_owned();
     }
     words::called(noun, value)

@@ -151,6 +151,8 @@ pub enum Part {
     Key { noun: String },
     /// It names the file that has the thing of another argument.
     File,
+    /// It is the only one that there is, so nobody says it: this call lists it.
+    Sole { listed: usize },
     /// All records have it in this field.
     Filter { field: String },
     /// All records have this field, and it contains what the argument says.
@@ -578,8 +580,11 @@ impl<'g> Things<'g> {
         if self.profiles[seen.tool].params.iter().any(is_path) {
             return (is_required && words::is_spaced_file(leaf)).then_some(Part::File);
         }
-        if words::preposition_of(&arg.name).is_some() {
+        if words::preposition_of(&arg.name).is_some_and(|preposition| preposition != "on") {
             return None;
+        }
+        if let Some(listed) = self.sole(arg, leaf).filter(|_| is_required) {
+            return Some(Part::Sole { listed });
         }
         let key = self.key(seen, arg, leaf);
         if is_required && key.is_some() {
@@ -611,6 +616,20 @@ impl<'g> Things<'g> {
         (is_it && self.filters(seen, arg, list)).then(|| Part::Filter { field: field.to_owned() })
     }
 
+    /// The call that lists the value of an argument as the only one, if no call took another one.
+    fn sole(&self, arg: &Arg, leaf: &str) -> Option<usize> {
+        let args = self.graph.seen.iter().flat_map(|seen| &seen.args).filter(|other| other.name == arg.name);
+        if args.into_iter().any(|other| other.leaf.as_deref() != Some(leaf)) {
+            return None;
+        }
+        let is_sole = |list: &List| {
+            let value = |record: &Record| matches!(&**record, [only] if only.value == leaf);
+            list.is_list && !list.is_nested && list.records.len() == 1 && list.records.iter().all(value)
+        };
+        let lists = |seen: &SuccessfulCall| seen.args.is_empty() && seen.reading.lists.iter().any(is_sole);
+        self.graph.seen.iter().position(lists)
+    }
+
     /// Whether an argument leaves something out: no call without it, or with another value of it, shows the same.
     fn filters(&self, seen: &SuccessfulCall, arg: &Arg, list: &List) -> bool {
         let others = self.graph.seen.iter().filter(|other| other.tool == seen.tool);
@@ -638,9 +657,15 @@ impl<'g> Things<'g> {
         let noun = if said.is_empty() { own()? } else { said.join(" ") };
         let is_name =
             || self.names.keys().any(|(thing, name)| is_alike(thing, &noun) && *name == leaf.to_lowercase());
+        // `jakub`, which stands under `short name`.
+        let is_short = |field: &str| {
+            words::split(field).last().is_some_and(|last| NAMES.contains(&last.as_str()) || last == "login")
+        };
+        let takes_names = words::split(&arg.name).last().is_some_and(|last| last == "name");
         let is_own = || {
             let known = self.graph.known.get(leaf);
-            words::is_code(leaf) && known.is_some_and(|known| known.words.contains(&words::singular(&noun)))
+            takes_names && known.is_some_and(|known| known.fields().any(is_short))
+                || words::is_code(leaf) && known.is_some_and(|known| known.words.contains(&words::singular(&noun)))
         };
         (has_key || is_name() || is_own()).then_some(Part::Key { noun })
     }

@@ -39,7 +39,7 @@ const NAME_CHARS: usize = 60;
 const CATEGORIES: usize = 10;
 const QUALIFIERS: [&str; 8] = ["new", "to", "from", "target", "source", "destination", "by", "current"];
 
-/// A list of things that a reading call without arguments gives.
+/// A list of things that a reading call without arguments gives, or else the longest that a search finds.
 #[derive(Debug)]
 pub struct Things {
     /// `ticket`
@@ -58,6 +58,8 @@ pub struct Things {
     pub views: Vec<View>,
     /// Searches for the name of a thing that find it, by its key.
     pub searches: BTreeMap<String, ToolCall>,
+    /// The parameter of a search, if no call lists them without one.
+    pub search: Option<String>,
 }
 
 /// Those of the things that have a value, as their list gives them if it is asked for these.
@@ -121,9 +123,12 @@ impl Things {
 pub fn things(graph: &Graph, profiles: &[ToolProfile]) -> Vec<Things> {
     let mut found: Vec<Things> = Vec::new();
     let taken = taken(graph, profiles);
-    for seen in &graph.seen {
+    let longest: Vec<&graph::SuccessfulCall> =
+        (0..profiles.len()).filter_map(|tool| longest_search(graph, &profiles[tool], tool)).collect();
+    let plain = graph.seen.iter().filter(|seen| seen.args.is_empty());
+    for seen in plain.chain(longest) {
         let profile = &profiles[seen.tool];
-        if !seen.args.is_empty() || !changes::reads(profile) || graph.is_random(seen.tool) {
+        if !changes::reads(profile) || graph.is_random(seen.tool) {
             continue;
         }
         // A list that ends at ten is whole where the tool has no pages.
@@ -132,7 +137,7 @@ pub fn things(graph: &Graph, profiles: &[ToolProfile]) -> Vec<Things> {
         let changing = graph.changing(seen.tool);
         for list in own.lists.into_iter().filter(|list| !list.is_nested && list.records.len() > 1) {
             let Some(key) = key(&list, &changing, &taken) else { continue };
-            let is_whole = list.is_list && !list.is_part && !has_pages;
+            let is_whole = list.is_list && !list.is_part && !has_pages && seen.args.is_empty();
             let noun = noun(profile, &list.name);
             if found.iter().any(|known| known.noun == noun && known.key == key) {
                 continue;
@@ -149,6 +154,7 @@ pub fn things(graph: &Graph, profiles: &[ToolProfile]) -> Vec<Things> {
                 getters: Vec::new(),
                 views: Vec::new(),
                 searches: BTreeMap::new(),
+                search: seen.args.first().map(|arg| arg.name.clone()),
             });
         }
     }
@@ -174,6 +180,23 @@ pub fn things(graph: &Graph, profiles: &[ToolProfile]) -> Vec<Things> {
         things.searches = searches(graph, profiles, things);
     }
     found
+}
+
+/// The search of a tool that finds most, if the tool needs one.
+fn longest_search<'g>(
+    graph: &'g Graph,
+    profile: &ToolProfile,
+    tool: usize,
+) -> Option<&'g graph::SuccessfulCall> {
+    let required: Vec<&Param> = profile.params.iter().filter(|param| param.is_required).collect();
+    let [only] = &required[..] else { return None };
+    let is_it = |seen: &&graph::SuccessfulCall| {
+        seen.tool == tool && matches!(&*seen.args, [arg] if arg.name == only.name && is_query(&arg.name))
+    };
+    let records = |seen: &&graph::SuccessfulCall| {
+        seen.reading.lists.iter().map(|list| list.records.len()).max().unwrap_or_default()
+    };
+    graph.seen.iter().filter(is_it).max_by_key(records)
 }
 
 fn searches(graph: &Graph, profiles: &[ToolProfile], things: &Things) -> BTreeMap<String, ToolCall> {

@@ -235,7 +235,12 @@ impl<'m> Maker<'m> {
             }
         }
         rest.sort_by_key(|(rank, _)| *rank);
-        let mut rest = joined_rest(&rest);
+        // The fine of 5 is paid: what says which one it is stays with it.
+        let is_near = |(rank, _): &(usize, String)| {
+            *rank == 0 && target.is_none() && deed.class.name == "other"
+        };
+        let (near, behind): (Vec<_>, Vec<_>) = rest.into_iter().partition(is_near);
+        let (near, mut rest) = (joined_rest(&near), joined_rest(&behind));
         let class = deed.class.name.as_str();
         let noun = object_noun(deed);
         let object = match class {
@@ -245,7 +250,7 @@ impl<'m> Maker<'m> {
             }
             _ => match &target {
                 Some(target) => format!("{front}{target}"),
-                None if !noun.is_empty() => format!("the {noun}"),
+                None if !noun.is_empty() => format!("the {noun}{near}"),
                 None => return None,
             },
         };
@@ -330,9 +335,14 @@ impl<'m> Maker<'m> {
             let preposition = match own.first().map(String::as_str) {
                 Some("from" | "source" | "origin") => "from",
                 Some("to" | "destination" | "target" | "dest" | "new") => "to",
-                _ => PHRASES.preposition(&deed.verb.stem, &slot.noun),
+                _ => PHRASES
+                    .preposition_of_object(&object_noun(deed), &slot.noun)
+                    .filter(|_| class == "make")
+                    .unwrap_or_else(|| PHRASES.preposition(&deed.verb.stem, &slot.noun)),
             };
-            return (1, format!("{preposition} {value}"));
+            // What is meant stands in front of whose it is.
+            let rank = if preposition == "on" || preposition == "of" { 0 } else { 1 };
+            return (rank, format!("{preposition} {value}"));
         }
         match role {
             // A new name: `rename it to`.
@@ -430,7 +440,8 @@ impl<'m> Maker<'m> {
 
     /// The list of things as a call, if an agent sees all of it.
     fn list(&self, things: &Things) -> Option<ToolCall> {
-        (things.chars <= self.result_chars).then(|| call(&self.profiles[things.tool], []))
+        (things.chars <= self.result_chars && things.search.is_none())
+            .then(|| call(&self.profiles[things.tool], []))
     }
 
     /// A call that lists a thing, and the word that the call's argument is: `on-hold`.
@@ -439,6 +450,10 @@ impl<'m> Maker<'m> {
             return Some((list, String::new()));
         }
         let key = things.key_of(&things.records[record]);
+        if let Some((param, name)) = things.search.as_ref().zip(things.name_of(&things.records[record])) {
+            let search = call(&self.profiles[things.tool], [(param.clone(), name.into())]);
+            return Some((search, String::new()));
+        }
         if let Some(search) = things.searches.get(key) {
             return Some((search.clone(), String::new()));
         }
@@ -508,6 +523,9 @@ impl<'m> Maker<'m> {
         };
         let said = self.sentence(deed, &filled, Some(&thing), &draw)?;
         let mut order = self.order(deed, "described", &filled, said);
+        // A search must find this one, and no other of the same name.
+        let key = things.key_of(&things.records[index]).to_owned();
+        order.found = things.search.is_some().then(|| (things.key.clone(), vec![key]));
         order.calls.splice(0..0, lists);
         Some(order)
     }
