@@ -753,6 +753,22 @@ mod tests {
 
     use super::*;
 
+    #[test]
+    fn a_time_of_midnight_is_a_day() {
+        for (text, expected) in [
+            ("2024-05-01T00:00:00", "2024-05-01"),
+            ("2024-05-01 00:00:00", "2024-05-01"),
+            ("2024-05-01T00:00:00.000Z", "2024-05-01"),
+            ("2024-05-01T00:30:00", "2024-05-01T00:30:00"),
+            ("2024-05-01T10:00:00", "2024-05-01T10:00:00"),
+            ("Room 00:00:00", "Room 00:00:00"),
+        ] {
+            assert_eq!(day(text), expected);
+        }
+        let answer = field(None, "due").answer(&[r#"{"due": "2024-05-01T00:00:00", "n": 1}"#]);
+        assert_eq!(answer.as_deref(), Ok("2024-05-01"));
+    }
+
     fn field(key: Option<(&str, &str)>, field: &str) -> AnswerRule {
         let key = key.map(|(name, value)| (name.to_owned(), value.to_owned()));
         AnswerRule::Field { list: String::new(), key, field: field.into() }

@@ -690,6 +690,8 @@ pub fn in_full(said: &str) -> String {
     let said = words.join(" ");
     let said = match said.rsplit_once(' ') {
         Some((rest, "bytes")) => format!("{rest} in bytes"),
+        Some((_, "zip")) => format!("{said} code"),
+        None if said == "zip" => "zip code".to_owned(),
         Some((rest, last)) if CAPITALS.contains(&last) => format!("{rest} {}", last.to_uppercase()),
         None if CAPITALS.contains(&said.as_str()) => said.to_uppercase(),
         _ => said,
@@ -702,9 +704,12 @@ pub fn in_full(said: &str) -> String {
     let lines = ["address", "street", "line", "addr"];
     match stem.rsplit_once(' ').map_or(stem, |(_, last)| last) {
         last if last.len() < 3 => said,
-        "line" => format!("{ordinal} line{}", stem.strip_suffix("line").map_or(String::new(), |of| {
-            if of.trim().is_empty() { String::new() } else { format!(" of the {}", of.trim()) }
-        })),
+        "line" => format!(
+            "{ordinal} line{}",
+            stem.strip_suffix("line").map_or(String::new(), |of| {
+                if of.trim().is_empty() { String::new() } else { format!(" of the {}", of.trim()) }
+            })
+        ),
         last if lines.contains(&last) => format!("{ordinal} line of the {stem}"),
         _ => format!("{ordinal} {stem}"),
     }
@@ -712,17 +717,38 @@ pub fn in_full(said: &str) -> String {
 
 /// Words of fields that are no nouns: nobody asks for the `free` of something.
 pub const ADJECTIVES: [&str; 22] = [
-    "active", "available", "busy", "current", "due", "empty", "free", "full", "high", "large", "left", "low", "new", "next",
-    "occupied", "old", "open", "overdue", "previous", "ready", "remaining", "used",
+    "active",
+    "available",
+    "busy",
+    "current",
+    "due",
+    "empty",
+    "free",
+    "full",
+    "high",
+    "large",
+    "left",
+    "low",
+    "new",
+    "next",
+    "occupied",
+    "old",
+    "open",
+    "overdue",
+    "previous",
+    "ready",
+    "remaining",
+    "used",
 ];
 
 /// Whether a field's name is English as far as its letters tell: each word has a vowel, or is known in capitals.
 pub fn is_english(said: &str) -> bool {
     const KNOWN: [&str; 26] = [
-        "bmi", "cc", "cpu", "css", "cv", "dvd", "gps", "gpu", "html", "http", "https", "kg", "km", "pdf", "php", "ph", "pm",
-        "sku", "sms", "sql", "ssn", "tv", "vat", "vin", "www", "xml",
+        "bmi", "cc", "cpu", "css", "cv", "dvd", "gps", "gpu", "html", "http", "https", "kg", "km", "pdf",
+        "php", "ph", "pm", "sku", "sms", "sql", "ssn", "tv", "vat", "vin", "www", "xml",
     ];
-    let has_vowel = |word: &str| word.contains(|letter: char| "aeiouyäöüéèà".contains(letter) || !letter.is_ascii());
+    let has_vowel =
+        |word: &str| word.contains(|letter: char| "aeiouyäöüéèà".contains(letter) || !letter.is_ascii());
     said.split(' ').all(|word| {
         word.len() < 2
             || has_vowel(&word.to_lowercase())
@@ -1114,6 +1140,8 @@ mod tests {
             ("qty", "quantity"),
             ("external url", "external URL"),
             ("size bytes", "size in bytes"),
+            ("zip", "zip code"),
+            ("zip code", "zip code"),
             ("price", "price"),
             ("q1", "q1"),
         ] {

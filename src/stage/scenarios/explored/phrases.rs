@@ -175,7 +175,8 @@ impl Phrases {
     /// The word between what is done and a thing that is called so: `to` a person, `into` a bin.
     pub fn preposition(&self, verb: &str, noun: &str) -> &str {
         let is_one = |known: &[String]| known.iter().any(|known| known == verb);
-        let is_place = words::split(noun).last().is_some_and(|last| self.places.words.contains(&words::singular(last)));
+        let is_place =
+            words::split(noun).last().is_some_and(|last| self.places.words.contains(&words::singular(last)));
         match self.prepositions.get(verb) {
             // What is returned to a place comes from a person.
             Some(own) if !(is_place && own == "from" && is_one(&self.places.into)) => own,

@@ -264,11 +264,16 @@ impl<'g> Context<'_, 'g> {
             (is_person(&templates::word(outer)) || templates::asks_who(outer)) && *inner != "name"
         });
         let (said, one) = match of_person {
-            Some((outer, inner)) => {
-                (words::in_full(&words::spoken_field(inner)), format!("the {} of {one}", words::spoken_field(outer)))
-            }
+            Some((outer, inner)) => (
+                words::in_full(&words::spoken_field(inner)),
+                format!("the {} of {one}", words::spoken_field(outer)),
+            ),
             None => (said(&field.name, noun), one.to_owned()),
         };
+        // An order has no city, its address has one.
+        let is_of_address =
+            field.name.starts_with("address.") && !said.contains("address") && !is_person(noun);
+        let one = if is_of_address { format!("the address of {one}") } else { one };
         let one = one.as_str();
         let is_many = words::is_plural(&said) && field.value.parse::<u32>().is_ok();
         let done = done(&field.name);
@@ -500,8 +505,9 @@ impl<'g> Context<'_, 'g> {
                 }
                 // Who knows a name may want the identifier, and nobody wants that of something else.
                 questions.extend(match role {
-                    Role::Id => (!words::is_opaque(&field.value))
-                        .then(|| self.id_of(list, &key, field, noun, &one)),
+                    Role::Id => {
+                        (!words::is_opaque(&field.value)).then(|| self.id_of(list, &key, field, noun, &one))
+                    }
                     role => self.of_field(list, Some(key.clone()), field, role, noun, &one),
                 });
             }
@@ -572,10 +578,15 @@ impl<'g> Context<'_, 'g> {
                     ("thing", noun.to_owned()),
                     ("field", said.clone()),
                     ("name", called.clone()),
-                    ("give", match called == noun {
-                        true => String::new(),
-                        false => format!(" Give {} {called}.", if is_person(noun) { "their" } else { "its" }),
-                    }),
+                    (
+                        "give",
+                        match called == noun {
+                            true => String::new(),
+                            false => {
+                                format!(" Give {} {called}.", if is_person(noun) { "their" } else { "its" })
+                            }
+                        },
+                    ),
                     ("done", done.clone().unwrap_or_default()),
                 ]
             };

@@ -95,8 +95,21 @@ impl Param {
             && said.iter().any(is_one)
             && said.iter().all(|word| {
                 is_one(word)
-                    || ["char", "character", "line", "page", "number", "num", "n", "of", "result", "item", "record", "row"]
-                        .contains(&&*words::singular(word))
+                    || [
+                        "char",
+                        "character",
+                        "line",
+                        "page",
+                        "number",
+                        "num",
+                        "n",
+                        "of",
+                        "result",
+                        "item",
+                        "record",
+                        "row",
+                    ]
+                    .contains(&&*words::singular(word))
             })
     }
 

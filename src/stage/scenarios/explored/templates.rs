@@ -177,8 +177,10 @@ mod tests {
     #[test]
     fn the_table_is_read_and_every_gap_is_known() {
         let table: Table = toml::from_str(include_str!("templates.toml")).unwrap();
-        let known =
-            ["one", "things", "thing", "field", "fields", "value", "done", "does", "name", "names", "give", "state"];
+        let known = [
+            "one", "things", "thing", "field", "fields", "value", "done", "does", "name", "names", "give",
+            "state",
+        ];
         let general = [&table.field, &table.count, &table.list, &table.most, &table.least, &table.total];
         let texts = general.into_iter().chain([&table.tally]).flat_map(|of| of.values().flatten());
         for gap in texts.chain(table.condition.values()).flat_map(|text| gaps(text)) {

@@ -108,7 +108,8 @@ const OF_CALLS: [&str; 12] = [
     "namespace",
 ];
 /// The same as whole names.
-const LOGGED: [&str; 12] = [
+const LOGGED: [&str; 13] = [
+    "total characters",
     "request id",
     "state key",
     "duration ms",
@@ -380,13 +381,13 @@ impl<'g> Things<'g> {
     fn listed_as(&self, id: &str) -> Option<String> {
         let of = |seen: &SuccessfulCall| {
             let is_it = |field: &Field| field.value == id && words::has_any(&field.name, &KEYS);
-            let has =
-                |list: &&List| {
-                    (list.is_list || list.is_part) && !list.is_nested && list.records.iter().flatten().any(is_it)
-                };
+            let has = |list: &&List| {
+                (list.is_list || list.is_part) && !list.is_nested && list.records.iter().flatten().any(is_it)
+            };
             let list = seen.reading.lists.iter().find(has)?;
             let is_generic = words::tokens(&list.name).iter().all(|word| GENERIC.contains(&word.as_str()));
-            let noun = match self.profiles[seen.tool].thing(if is_generic { "" } else { &list.name }).as_str() {
+            let noun = match self.profiles[seen.tool].thing(if is_generic { "" } else { &list.name }).as_str()
+            {
                 "entry" => self.own_noun(seen.tool),
                 noun => noun.to_owned(),
             };
@@ -466,7 +467,8 @@ impl<'g> Things<'g> {
                         },
                         _ => None,
                     };
-                    let has_pages = self.profiles[seen.tool].params.iter().any(|one| one.is_limit() || one.is_page());
+                    let has_pages =
+                        self.profiles[seen.tool].params.iter().any(|one| one.is_limit() || one.is_page());
                     let is_plain = (seen.args.is_empty() || among.is_some()) && !(list.is_part && has_pages)
                         || matches!(&*seen.args, [only] if is_found(only));
                     let known = Known {
@@ -601,7 +603,8 @@ impl<'g> Things<'g> {
             let query = leaf.to_lowercase();
             // Nobody searches for a part of a word.
             let has_word = |value: &str| contains_words(&value.to_lowercase(), &query);
-            return (all_have(&named, &has_word) && query.trim().len() > 2).then_some(Part::Search { field: named });
+            return (all_have(&named, &has_word) && query.trim().len() > 2)
+                .then_some(Part::Search { field: named });
         }
         let without_keys = |name: &str| -> BTreeSet<String> {
             words::tokens(name).into_iter().filter(|word| !KEYS.contains(&word.as_str())).collect()
@@ -665,7 +668,8 @@ impl<'g> Things<'g> {
         let is_own = || {
             let known = self.graph.known.get(leaf);
             takes_names && known.is_some_and(|known| known.fields().any(is_short))
-                || words::is_code(leaf) && known.is_some_and(|known| known.words.contains(&words::singular(&noun)))
+                || words::is_code(leaf)
+                    && known.is_some_and(|known| known.words.contains(&words::singular(&noun)))
         };
         (has_key || is_name() || is_own()).then_some(Part::Key { noun })
     }
@@ -851,5 +855,59 @@ mod tests {
         ] {
             assert_eq!(things.role(1, "ticket", field), role, "{field}");
         }
+    }
+
+    #[test]
+    fn things_with_a_quality_are_called_by_their_own_noun() {
+        let profiles = [
+            profile("list_items", "All items.", &json!({})),
+            profile("low_stock", "Items below their minimum.", &json!({})),
+        ];
+        let item = |sku: &str, name: &str| json!({"sku": sku, "name": name, "on_hand": 4});
+        let mut graph = Graph::default();
+        add(
+            &mut graph,
+            &profiles,
+            0,
+            &json!({}),
+            &json!([item("007", "Saw"), item("008", "Hammer"), item("009", "File")]),
+        );
+        add(&mut graph, &profiles, 1, &json!({}), &json!([item("008", "Hammer"), item("009", "File")]));
+        let things = Things::new(&graph, &profiles);
+        assert_eq!(
+            (things.noun(1, ""), things.quality(1, "").as_deref()),
+            ("item".into(), Some("low stock"))
+        );
+        assert_eq!(things.quality(0, ""), None);
+    }
+
+    #[test]
+    fn an_argument_with_one_value_is_looked_up_and_not_said() {
+        let note = json!({"required": ["vault", "note_id"], "properties": {"vault": {"type": "string"},
+            "note_id": {"type": "string"}}});
+        let profiles =
+            [profile("list_vaults", "All vaults.", &json!({})), profile("read_note", "Read a note.", &note)];
+        let mut graph = Graph::default();
+        add(&mut graph, &profiles, 0, &json!({}), &json!({"vaults": ["home"]}));
+        for id in ["n1", "n2"] {
+            let found = json!({"note": {"id": id, "author": format!("Ann {id}"), "pages": 3}});
+            add(&mut graph, &profiles, 1, &json!({"vault": "home", "note_id": id}), &found);
+        }
+        let parts = vec![Part::Sole { listed: 0 }, Part::Key { noun: "note".into() }];
+        assert_eq!(Things::new(&graph, &profiles).matter(1), Matter::Things(parts.clone()));
+        add(
+            &mut graph,
+            &profiles,
+            1,
+            &json!({"vault": "work", "note_id": "n3"}),
+            &json!({"note": {"id": "n3", "pages": 1}}),
+        );
+        assert_ne!(Things::new(&graph, &profiles).matter(1), Matter::Things(parts));
+    }
+
+    #[test]
+    fn a_search_is_for_whole_words() {
+        assert!(contains_words("import of products", "import") && contains_words("a b", "b"));
+        assert!(!contains_words("marguerite", "it") && !contains_words("", "it"));
     }
 }

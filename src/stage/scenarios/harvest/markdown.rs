@@ -26,7 +26,10 @@ pattern!(KEY, r"^([A-Za-z][A-Za-z0-9 _/-]{0,40}?):\s+(\S.*)$");
 pattern!(COUNT, r"^(\d[\d.,]*)\s+([a-z]+(?: [a-z]+)?)$");
 pattern!(NUMBERED, r"^([a-z]+)\s+(\d+)$");
 pattern!(WITHOUT, r"^no ([a-z]+)$");
-pattern!(MOMENT, r"^(\d{4}-\d\d-\d\d)(?:,? (?:at |from )?(\d\d:\d\d)(?:\s*(?:-|–|to|until)\s*(\d\d:\d\d))?)?$");
+pattern!(
+    MOMENT,
+    r"^(\d{4}-\d\d-\d\d)(?:,? (?:at |from )?(\d\d:\d\d)(?:\s*(?:-|–|to|until)\s*(\d\d:\d\d))?)?$"
+);
 
 /// The lists of a text; none if it has no records.
 pub fn read(text: &str) -> Option<Vec<List>> {
@@ -46,7 +49,8 @@ pub fn record(text: &str) -> Option<Record> {
 
 fn field(name: &str, value: &str) -> Field {
     let value = value.trim();
-    let link = value.strip_prefix("[[").and_then(|rest| rest.strip_suffix("]]")).filter(|link| !link.contains("[["));
+    let link =
+        value.strip_prefix("[[").and_then(|rest| rest.strip_suffix("]]")).filter(|link| !link.contains("[["));
     let value = link.unwrap_or(value).trim_matches(['`', '*']);
     Field { name: name.trim().to_owned(), value: value.to_owned(), ..Field::default() }
 }
@@ -84,7 +88,8 @@ fn named_items(lines: &[&str]) -> Option<List> {
             record.push(field("date", date));
         }
         for (place, part) in parts.iter().enumerate() {
-            let name = if part.name.is_empty() { columns.get(place).map_or("", String::as_str) } else { &part.name };
+            let name =
+                if part.name.is_empty() { columns.get(place).map_or("", String::as_str) } else { &part.name };
             record.extend(part.is_there.then(|| Field { is_set: part.is_set, ..field(name, &part.value) }));
         }
         record.retain(|field| field.value.len() <= VALUE_BYTES);
@@ -111,18 +116,32 @@ struct Part {
 
 fn parts(rest: &str) -> Vec<Part> {
     let mut parts: Vec<Part> = Vec::new();
-    let part = |name: &str, value: &str| Part { name: name.into(), value: value.into(), is_set: false, is_there: true };
+    let part = |name: &str, value: &str| Part {
+        name: name.into(),
+        value: value.into(),
+        is_set: false,
+        is_there: true,
+    };
     let captures = |pattern: &'static LazyLock<Option<Regex>>, text: &str| -> Option<Vec<String>> {
         let found = pattern.as_ref()?.captures(text)?;
-        Some(found.iter().skip(1).map(|one| one.map_or(String::new(), |one| one.as_str().to_owned())).collect())
+        Some(
+            found
+                .iter()
+                .skip(1)
+                .map(|one| one.map_or(String::new(), |one| one.as_str().to_owned()))
+                .collect(),
+        )
     };
-    for text in rest.split(", ").map(|text| text.trim().trim_end_matches('.')).filter(|text| !text.is_empty()) {
+    for text in rest.split(", ").map(|text| text.trim().trim_end_matches('.')).filter(|text| !text.is_empty())
+    {
         if let Some(found) = captures(&KEY, text) {
             parts.push(part(&found[0], &found[1]));
         } else if let Some(found) = captures(&MOMENT, text) {
             let ends = [("start", &found[1]), ("end", &found[2])];
             parts.push(part("date", &found[0]));
-            parts.extend(ends.iter().filter(|(_, time)| !time.is_empty()).map(|(name, time)| part(name, time)));
+            parts.extend(
+                ends.iter().filter(|(_, time)| !time.is_empty()).map(|(name, time)| part(name, time)),
+            );
         } else if let Some(found) = captures(&COUNT, text) {
             parts.push(part(&found[1], &found[0]));
         } else if let Some(found) = captures(&NUMBERED, text) {
@@ -178,7 +197,8 @@ fn headed(text: &str, lines: &[&str]) -> Option<Vec<List>> {
         let found = key.captures(line)?;
         let list = found[2].strip_prefix('[').and_then(|rest| rest.strip_suffix(']'));
         let own = field(&found[1], list.unwrap_or(&found[2]));
-        front_fields.extend(Some(Field { is_set: list.is_some(), ..own }).filter(|field| !field.value.is_empty()));
+        front_fields
+            .extend(Some(Field { is_set: list.is_some(), ..own }).filter(|field| !field.value.is_empty()));
     }
     let mut records: Vec<Record> = Vec::new();
     let mut items: Vec<Record> = Vec::new();
@@ -229,18 +249,24 @@ mod tests {
         let of = |record: &Record| {
             record.iter().map(|field| format!("{}={}", field.name, field.value)).collect::<Vec<_>>().join(" ")
         };
-        let list = |list: &List| format!("{}[{}]", list.name, list.records.iter().map(of).collect::<Vec<_>>().join("; "));
+        let list = |list: &List| {
+            format!("{}[{}]", list.name, list.records.iter().map(of).collect::<Vec<_>>().join("; "))
+        };
         read(text).iter().flatten().map(list).collect::<Vec<_>>().join(" ")
     }
 
     #[test]
     fn items_with_a_bold_name_are_records() {
         assert_eq!(
-            shown("- **Aurora**: 4 seats, floor 1, equipment: screen\n- **Delphi**: 20 seats, floor 2, equipment: projector, video"),
+            shown(
+                "- **Aurora**: 4 seats, floor 1, equipment: screen\n- **Delphi**: 20 seats, floor 2, equipment: projector, video"
+            ),
             "[name=Aurora seats=4 floor=1 equipment=screen; name=Delphi seats=20 floor=2 equipment=projector, video]"
         );
         assert_eq!(
-            shown("## Monday\n- **Assembly** (e1), 2027-03-01 09:00-10:30, Europa\n- **Repair** (e2), 2027-03-02 07:00-09:00, no room"),
+            shown(
+                "## Monday\n- **Assembly** (e1), 2027-03-01 09:00-10:30, Europa\n- **Repair** (e2), 2027-03-02 07:00-09:00, no room"
+            ),
             "[name=Assembly id=e1 date=2027-03-01 start=09:00 end=10:30 room=Europa; name=Repair id=e2 date=2027-03-02 start=07:00 end=09:00]"
         );
         assert_eq!(shown("- plain\n- **bold**: x"), "");
@@ -249,7 +275,9 @@ mod tests {
     #[test]
     fn a_heading_with_lines_of_keys_is_a_record_and_so_is_front_matter() {
         assert_eq!(
-            shown("---\ntags: [book]\n---\n\n# Winter Apples\n\nAuthor: Dagny Moen\nLent to: [[Pilar]]\n\nRead it twice."),
+            shown(
+                "---\ntags: [book]\n---\n\n# Winter Apples\n\nAuthor: Dagny Moen\nLent to: [[Pilar]]\n\nRead it twice."
+            ),
             "[title=Winter Apples Author=Dagny Moen Lent to=Pilar tags=book]"
         );
         assert_eq!(

@@ -31,10 +31,11 @@ pub fn of(
 ) -> Vec<String> {
     let Some(role) = PHRASES.role(&param.name) else { return alike(graph, &[param.name.as_str()]) };
     let last = words::split(thing).pop().map(|last| words::singular(&last)).unwrap_or_default();
-    let is_it = |other: &&Things| words::split(&other.noun).pop().is_some_and(|noun| words::singular(&noun) == last);
+    let is_it =
+        |other: &&Things| words::split(&other.noun).pop().is_some_and(|noun| words::singular(&noun) == last);
     let of_kind = || target.or_else(|| things.iter().find(is_it));
     let names = |of: Option<&Things>| -> Vec<String> {
-        let of = of.into_iter().flat_map(|of| of.records.iter().filter_map(|record| of.name_or_key(record)));
+        let of = of.into_iter().flat_map(|of| of.records.iter().filter_map(|record| of.title_of(record)));
         of.filter(|name| name.chars().count() <= NAME_CHARS).map(str::to_owned).collect()
     };
     match role.pool() {
@@ -47,7 +48,9 @@ pub fn of(
             let own = alike(graph, &words_of(role, param));
             match own.len() >= FEWEST || role.pool() == Some("reasons") {
                 true => own,
-                false => names(of_kind()).into_iter().take(MOST).map(|name| format!("See also: {name}")).collect(),
+                false => {
+                    names(of_kind()).into_iter().take(MOST).map(|name| format!("See also: {name}")).collect()
+                }
             }
         }
         _ => Vec::new(),

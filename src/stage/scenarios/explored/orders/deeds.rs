@@ -81,9 +81,13 @@ impl Things {
         value_of(record, self.name.as_deref()?)
     }
 
-    pub fn name_or_key<'t>(&'t self, record: &'t Record) -> Option<&'t str> {
-        let is_key = || NAMES.contains(&self.key.as_str()) || self.key.is_empty();
-        self.name_of(record).or_else(|| is_key().then(|| self.key_of(record)))
+    /// What a thing is called, though others may be called so.
+    pub fn title_of<'t>(&'t self, record: &'t Record) -> Option<&'t str> {
+        let is_title = |field: &&harvest::Field| {
+            field.name.is_empty()
+                || words::split(&field.name).last().is_some_and(|last| NAMES.contains(&last.as_str()))
+        };
+        self.name_of(record).or_else(|| Some(record.iter().find(is_title)?.value.as_str()))
     }
 
     /// Fields with few values that several things share.
@@ -158,6 +162,11 @@ pub fn things(graph: &Graph, profiles: &[ToolProfile]) -> Vec<Things> {
             });
         }
     }
+    for tool in 0..profiles.len() {
+        if changes::reads(&profiles[tool]) && found.iter().all(|things| things.tool != tool) {
+            found.extend(of_parts(graph, profiles, tool, &taken));
+        }
+    }
     for things in &mut found {
         let keys: BTreeSet<&str> =
             things.records.iter().filter_map(|record| value_of(record, &things.key)).collect();
@@ -182,6 +191,38 @@ pub fn things(graph: &Graph, profiles: &[ToolProfile]) -> Vec<Things> {
     found
 }
 
+/// The things of a tool whose list is too long to be read as a whole, from those that it lists by the values of an argument.
+fn of_parts(graph: &Graph, profiles: &[ToolProfile], tool: usize, taken: &BTreeSet<&str>) -> Option<Things> {
+    let profile = &profiles[tool];
+    let is_closed = |name: &str| profile.params.iter().any(|param| param.name == name && param.is_closed);
+    let is_part = |seen: &&graph::SuccessfulCall| {
+        seen.tool == tool && matches!(&*seen.args, [arg] if is_closed(&arg.name))
+    };
+    let mut all = List::default();
+    for seen in graph.seen.iter().filter(is_part) {
+        for list in seen.reading.lists.iter().filter(|list| list.is_list && !list.is_nested) {
+            all.name.clone_from(&list.name);
+            let new: Vec<Record> =
+                list.records.iter().filter(|record| !all.records.contains(record)).cloned().collect();
+            all.records.extend(new);
+        }
+    }
+    let key = key(&all, &graph.changing(tool), taken).filter(|_| all.records.len() > 1)?;
+    Some(Things {
+        noun: noun(profile, &all.name),
+        tool,
+        chars: usize::MAX,
+        name: name(&all, &key),
+        key,
+        records: all.records,
+        is_whole: false,
+        getters: Vec::new(),
+        views: Vec::new(),
+        searches: BTreeMap::new(),
+        search: None,
+    })
+}
+
 /// The search of a tool that finds most, if the tool needs one.
 fn longest_search<'g>(
     graph: &'g Graph,
@@ -202,14 +243,16 @@ fn longest_search<'g>(
 fn searches(graph: &Graph, profiles: &[ToolProfile], things: &Things) -> BTreeMap<String, ToolCall> {
     let of = |seen: &graph::SuccessfulCall| {
         let [arg] = seen.args.as_slice() else { return None };
-        let name = arg.leaf.as_deref().filter(|_| is_query(&arg.name) && changes::reads(&profiles[seen.tool]))?;
-        let is_it = |record: &&Record| {
-            things.name_of(record).is_some_and(|own| own.eq_ignore_ascii_case(name))
-        };
+        let name =
+            arg.leaf.as_deref().filter(|_| is_query(&arg.name) && changes::reads(&profiles[seen.tool]))?;
+        let is_it =
+            |record: &&Record| things.name_of(record).is_some_and(|own| own.eq_ignore_ascii_case(name));
         let key = things.key_of(things.records.iter().find(is_it)?);
         let lists = seen.reading.lists.iter().filter(|list| !list.is_nested);
         let mut found = lists.flat_map(|list| &list.records);
-        found.any(|record| value_of(record, &things.key) == Some(key)).then(|| (key.to_owned(), seen.call.clone()))
+        found
+            .any(|record| value_of(record, &things.key) == Some(key))
+            .then(|| (key.to_owned(), seen.call.clone()))
     };
     graph.seen.iter().filter_map(of).collect()
 }
@@ -352,8 +395,9 @@ pub fn about_nothing(graph: &Graph, profiles: &[ToolProfile], things: &[Things])
         let required: Vec<&Param> = profile.params.iter().filter(|param| param.is_required).collect();
         let verb = PHRASES.verb(&profile.name, &profile.description).filter(|_| !changes::reads(profile));
         verb.is_some_and(|verb| {
-            let is_free =
-                |param: &Param| matches!(other_fill(graph, param, (None, things), &verb), Some(Fill::Free(_)));
+            let is_free = |param: &Param| {
+                matches!(other_fill(graph, param, (None, things), &verb), Some(Fill::Free(_)))
+            };
             let is_own =
                 |param: &&Param| reference(graph, *tool, profile, param, things).is_none() && is_free(param);
             PHRASES.class(&verb.stem, |_| true).is_some_and(|class| class.name == "other")
@@ -517,7 +561,8 @@ fn reference(
         // Of two lists, the one that is called so, and the one with names.
         let is_exact = words::tokens(&things.noun).len() == 1;
         let rank = (score, things.name.is_some(), is_exact);
-        if fits && is_proof && (!is_free || is_named) && best.as_ref().is_none_or(|(other, _)| rank > *other) {
+        if fits && is_proof && (!is_free || is_named) && best.as_ref().is_none_or(|(other, _)| rank > *other)
+        {
             let by_name = by_name > by_key || (!says_key && worked.is_empty() && things.name.is_some());
             best = Some((rank, Fill::Thing { things: place, by_name }));
         }

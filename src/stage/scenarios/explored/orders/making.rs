@@ -114,7 +114,15 @@ impl<'m> Maker<'m> {
     fn filled<'d>(&self, deed: &'d Deed<'d>, record: Option<usize>, draw: &str) -> Option<Filled<'d>> {
         let of_target = self.target(deed);
         let required = |slot: &Slot<'_>| slot.param.is_required;
-        let is_extra = |slot: &Slot<'_>| !slot.param.is_required && !matches!(slot.fill, Fill::Thing { .. });
+        // What is new has no text of another thing.
+        let is_remark = |slot: &Slot<'_>| {
+            deed.class.name == "make"
+                && matches!(slot.fill, Fill::Free(_))
+                && PHRASES.role(&slot.param.name).is_some_and(|role| role.pool() == Some("remarks"))
+        };
+        let is_extra = |slot: &Slot<'_>| {
+            !slot.param.is_required && !matches!(slot.fill, Fill::Thing { .. }) && !is_remark(slot)
+        };
         let extras: Vec<usize> =
             (0..deed.slots.len()).filter(|place| is_extra(&deed.slots[*place])).collect();
         let needs = deed
@@ -177,8 +185,34 @@ impl<'m> Maker<'m> {
             };
             slots.push((slot, typed(slot.param, &value.plain)?, value));
         }
-        in_order(&mut slots);
+        self.set_times(&mut slots, draw);
         Some(Filled { slots })
+    }
+
+    /// Gives a beginning and an end the times of one thing that has both.
+    fn set_times(&self, slots: &mut [(&Slot<'_>, Value, Said)], draw: &str) {
+        let is_time = |(slot, _, said): &(&Slot<'_>, Value, Said)| {
+            let is_end = |name: &str| words::has_any(name, &["start", "end", "begin", "from", "until", "to"]);
+            is_moment(&said.plain) && is_end(&slot.param.name)
+        };
+        let places: Vec<usize> = (0..slots.len()).filter(|place| is_time(&slots[*place])).collect();
+        let [first, second] = places[..] else { return };
+        let both = |record: &Record| -> Option<[String; 2]> {
+            let of = |place: usize| {
+                value_of(record, &slots[place].0.param.name).map(|value| day(value).to_owned())
+            };
+            Some([of(first)?, of(second)?])
+        };
+        let pairs: Vec<[String; 2]> =
+            self.things.iter().flat_map(|things| &things.records).filter_map(both).collect();
+        let own = [slots[first].2.plain.clone(), slots[second].2.plain.clone()];
+        let mut times = pick(self.seed, "times", draw, &pairs).cloned().unwrap_or(own);
+        times.sort();
+        for (place, plain) in places.into_iter().zip(times) {
+            let Some(value) = typed(slots[place].0.param, &plain) else { return };
+            slots[place].1 = value;
+            slots[place].2 = Said { shown: said_value(&plain), plain, record: None };
+        }
     }
 
     /// A thing by its key or its name.
@@ -228,6 +262,10 @@ impl<'m> Maker<'m> {
                 "add" | "remove" if role.is_some_and(|role| role.is_by) => {
                     by = format!(" by {}", by_whom(said))
                 }
+                // Order 7, which no list has.
+                "other" if deed.target.is_none() && is_of_object(deed, slot) => {
+                    target = Some(words::called(&object_noun(deed), &said.plain));
+                }
                 "other" if role.is_some_and(|role| role.is_in_front) => {
                     front = format!("{} of ", said.shown);
                 }
@@ -236,9 +274,8 @@ impl<'m> Maker<'m> {
         }
         rest.sort_by_key(|(rank, _)| *rank);
         // The fine of 5 is paid: what says which one it is stays with it.
-        let is_near = |(rank, _): &(usize, String)| {
-            *rank == 0 && target.is_none() && deed.class.name == "other"
-        };
+        let is_near =
+            |(rank, _): &(usize, String)| *rank == 0 && target.is_none() && deed.class.name == "other";
         let (near, behind): (Vec<_>, Vec<_>) = rest.into_iter().partition(is_near);
         let (near, mut rest) = (joined_rest(&near), joined_rest(&behind));
         let class = deed.class.name.as_str();
@@ -360,10 +397,13 @@ impl<'m> Maker<'m> {
             Some(role) => {
                 // One tag.
                 let param = spoken(&slot.param.name);
-                let param = if matches!(slot.param.kind, Kind::List(_)) { words::singular(&param) } else { param };
+                let param =
+                    if matches!(slot.param.kind, Kind::List(_)) { words::singular(&param) } else { param };
                 (2, role.said.replace("{value}", value).replace("{param}", &param))
             }
-            None if PHRASES.place_of(&slot.noun) == FieldPlace::First => (2, format!("with {value} {}", slot.noun)),
+            None if PHRASES.place_of(&slot.noun) == FieldPlace::First => {
+                (2, format!("with {value} {}", slot.noun))
+            }
             None if class != "make"
                 && !matches!(slot.fill, Fill::Free(_))
                 && (is_person(&said.plain) || PHRASES.place_of(&slot.noun) == FieldPlace::Of) =>
@@ -470,13 +510,10 @@ impl<'m> Maker<'m> {
         Some((view.call.clone(), word))
     }
 
-    /// Whether people say what identifies the things, or the things have no other name.
+    /// Whether people say what identifies the things.
     fn is_said(&self, filled: &Filled<'_>) -> bool {
         let is_opaque = |(slot, _, said): &(&Slot<'_>, Value, Said)| match (&slot.fill, said.record) {
-            (Fill::Thing { things, by_name: false }, Some(record)) => {
-                let things = &self.things[*things];
-                words::is_opaque(&said.plain) && things.name_of(&things.records[record]).is_some()
-            }
+            (Fill::Thing { by_name: false, .. } | Fill::Choice(_), _) => words::is_opaque(&said.plain),
             _ => false,
         };
         !filled.slots.iter().any(is_opaque)
@@ -613,15 +650,18 @@ impl<'m> Maker<'m> {
         let is_set = |field: &str| {
             let is_it = |slot: &Slot<'_>| words::tokens(&slot.noun) == words::tokens(field);
             deed.class.name == "set"
-                && filled.slots.iter().any(|(slot, ..)| {
-                    is_it(slot) && Some(slot.param.name.as_str()) != deed.target_param()
-                })
+                && filled
+                    .slots
+                    .iter()
+                    .any(|(slot, ..)| is_it(slot) && Some(slot.param.name.as_str()) != deed.target_param())
         };
         let set: Vec<_> = categories.iter().filter(|(field, _)| is_set(field)).cloned().collect();
         if !set.is_empty() {
             return set;
         }
-        let of = |values: &BTreeMap<String, BTreeSet<String>>, fits: &dyn Fn(&str) -> bool| -> Vec<(&'t str, Vec<&'t str>)> {
+        let of = |values: &BTreeMap<String, BTreeSet<String>>,
+                  fits: &dyn Fn(&str) -> bool|
+         -> Vec<(&'t str, Vec<&'t str>)> {
             let known = |(field, all): &(&'t str, Vec<&'t str>)| {
                 let known = values.get(*field).filter(|_| fits(field))?;
                 Some((*field, all.iter().copied().filter(|value| known.contains(*value)).collect()))
@@ -735,22 +775,6 @@ impl<'m> Maker<'m> {
     }
 }
 
-/// Puts moments in order: what begins ends later.
-fn in_order(slots: &mut [(&Slot<'_>, Value, Said)]) {
-    let is_time = |(slot, _, said): &(&Slot<'_>, Value, Said)| {
-        let is_end = |name: &str| words::has_any(name, &["start", "end", "begin", "from", "until", "to"]);
-        is_moment(&said.plain) && is_end(&slot.param.name)
-    };
-    let places: Vec<usize> = (0..slots.len()).filter(|place| is_time(&slots[*place])).collect();
-    if let [first, second] = places[..]
-        && slots[first].2.plain > slots[second].2.plain
-    {
-        let (one, other) = (slots[first].clone(), slots[second].clone());
-        (slots[first].1, slots[first].2) = (other.1, other.2);
-        (slots[second].1, slots[second].2) = (one.1, one.2);
-    }
-}
-
 /// A key like those that exist, with another number.
 fn made_up(things: &Things, number: usize) -> Option<String> {
     let keys: Vec<&str> = things.records.iter().map(|record| things.key_of(record)).collect();
@@ -778,6 +802,11 @@ pub fn is_person(value: &str) -> bool {
 /// A value in a sentence: `high`, `"in progress"`, `Ben`.
 fn said_value(value: &str) -> String {
     let value = day(value);
+    if is_moment(value) {
+        // Nobody says seconds that are none.
+        let is_long = value.len() == "0000-00-00 00:00:00".len();
+        return value.strip_suffix(":00").filter(|_| is_long).unwrap_or(value).replace('T', " ");
+    }
     let is_lower = value.chars().all(|letter| letter.is_lowercase() || letter == '_' || letter == ' ');
     if is_lower && value.contains('_') {
         return format!("\"{}\"", value.replace('_', " "));
@@ -814,6 +843,13 @@ fn object_noun(deed: &Deed<'_>) -> String {
         false => deed.verb.object.join(" "),
     };
     if deed.class.name == "make" { words::singular_head(&nouns) } else { nouns }
+}
+
+/// Whether an argument identifies what a tool uses: `order_id` of `cancel_order`.
+fn is_of_object(deed: &Deed<'_>, slot: &Slot<'_>) -> bool {
+    matches!(slot.fill, Fill::Choice(_))
+        && words::is_identifier(&slot.param.name)
+        && deed.verb.object.last().is_some_and(|last| words::singular(last) == slot.noun)
 }
 
 /// `for member M3 with the priority high and the reason "x"`.

@@ -49,6 +49,8 @@ const TWICE: usize = 2;
 const NEAR: usize = 3;
 const PROBES: usize = 6;
 const STATE_BYTES: usize = 24_000;
+/// What stands in a result whose middle was cut.
+const CUT: &str = " bytes left out …]";
 /// Longest reason of a server.
 const REASON: usize = 160;
 
@@ -118,7 +120,12 @@ impl<'g> Orders<'g> {
     }
 
     fn maker(&self) -> Maker<'_> {
-        Maker { profiles: self.profiles, things: &self.things, result_chars: self.result_chars, seed: self.seed }
+        Maker {
+            profiles: self.profiles,
+            things: &self.things,
+            result_chars: self.result_chars,
+            seed: self.seed,
+        }
     }
 
     /// Puts orders among those that wait: tool by tool, and kind by kind.
@@ -308,7 +315,10 @@ fn is_of_server(tool: &str) -> bool {
 
 /// The state that a result shows, if it can be compared.
 fn shown(outcome: &Outcome) -> Option<Value> {
-    let is_good = !outcome.is_error && outcome.text.len() <= STATE_BYTES && !looks_failed(&outcome.text);
+    let is_good = !outcome.is_error
+        && outcome.text.len() <= STATE_BYTES
+        && !outcome.text.contains(CUT)
+        && !looks_failed(&outcome.text);
     is_good.then(|| state::structure(&outcome.text))
 }
 
