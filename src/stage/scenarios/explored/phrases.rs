@@ -75,6 +75,11 @@ impl Role {
         self.pool.as_deref()
     }
 
+    /// Whether it is the day or the time at which something is done.
+    pub fn is_plain_moment(&self) -> bool {
+        ["on {value}", "at {value}"].contains(&self.said.as_str())
+    }
+
     /// Whether any value works: what works says nothing about what it is.
     pub fn is_free(&self) -> bool {
         self.is_name || self.is_in_front || self.pool.is_some()

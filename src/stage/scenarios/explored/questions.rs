@@ -699,8 +699,12 @@ impl<'g> Context<'_, 'g> {
 
 /// One thing: `ticket T107`, `the ticket "Dark mode flickers"`, `Maria Lopez`.
 fn called(noun: &str, value: &str) -> String {
+    // `Noor van Dijk`
+    let is_capital = |word: &str| word.chars().next().is_some_and(char::is_uppercase);
     let is_full_name = value.split(' ').count() > 1
-        && value.split(' ').all(|word| word.chars().next().is_some_and(char::is_uppercase));
+        && is_capital(value)
+        && value.rsplit(' ').next().is_some_and(is_capital)
+        && value.split(' ').all(|word| is_capital(word) || word.len() <= 3);
     // A person is called by a short name, too.
     let is_short = value.len() > 2 && value.chars().all(|letter| letter.is_lowercase() || letter == '_');
     if is_person(noun) && (is_full_name || is_short) && !value.contains('"') {
@@ -810,6 +814,8 @@ mod tests {
         assert_eq!(said("ticket_status", "ticket"), "status");
         assert_eq!(said("status", "ticket"), "status");
         assert_eq!(called("agent", "Maria Lopez"), "Maria Lopez");
+        assert_eq!(called("person", "Noor van Dijk"), "Noor van Dijk");
+        assert_eq!(called("person", "maja"), "maja");
         assert_eq!(called("ticket", "Dark mode flickers"), "the ticket \"Dark mode flickers\"");
         assert_eq!(called("ticket", "T107"), "ticket T107");
     }

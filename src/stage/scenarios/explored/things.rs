@@ -346,8 +346,9 @@ impl<'g> Things<'g> {
         for field in records.flatten().filter(|field| KEYS.contains(&words::spoken(&field.name).as_str())) {
             *nouns.entry(self.taken.get(&field.value).unwrap_or(&field.name)).or_default() += 1;
         }
+        // What one of them is called, all are.
+        nouns.retain(|noun, _| !KEYS.contains(&words::spoken(noun).as_str()));
         let taken = nouns.into_iter().max_by_key(|(_, count)| *count).map(|(noun, _)| noun.clone());
-        let taken = taken.filter(|noun| !KEYS.contains(&words::spoken(noun).as_str()));
         match profile.thing("") {
             // What is low on stock is an item.
             thing if is_of_thing(&thing) => self.owner_of(tool, list).unwrap_or(thing),
@@ -671,7 +672,7 @@ impl<'g> Things<'g> {
                 || words::is_code(leaf)
                     && known.is_some_and(|known| known.words.contains(&words::singular(&noun)))
         };
-        (has_key || is_name() || is_own()).then_some(Part::Key { noun })
+        (has_key || !is_moment(leaf) && (is_name() || is_own())).then_some(Part::Key { noun })
     }
 
     /// The list that a call is about.

@@ -10,7 +10,7 @@ use crate::stage::scenarios::{
     explored::{
         graph::Graph,
         phrases::{PHRASES, Role},
-        seeds::Param,
+        seeds::{Kind, Param},
         sql::is_person,
     },
     words,
@@ -22,39 +22,60 @@ const FEWEST: usize = 2;
 const CHARS: usize = 90;
 const NAME_CHARS: usize = 50;
 
-/// Texts for a parameter of a tool that is about these things; none if the server has nothing like it.
+/// Texts for a parameter of a tool that is about these things; none if the server has nothing like it. `object`: what is made or
+/// added, which may be another thing than `thing`.
 pub fn of(
     graph: &Graph,
     param: &Param,
-    thing: &str,
+    [object, thing]: [&str; 2],
     (target, things): (Option<&Things>, &[Things]),
 ) -> Vec<String> {
-    let Some(role) = PHRASES.role(&param.name) else { return alike(graph, &[param.name.as_str()]) };
-    let last = words::split(thing).pop().map(|last| words::singular(&last)).unwrap_or_default();
-    let is_it =
-        |other: &&Things| words::split(&other.noun).pop().is_some_and(|noun| words::singular(&noun) == last);
-    let of_kind = || target.or_else(|| things.iter().find(is_it));
-    let names = |of: Option<&Things>| -> Vec<String> {
-        let of = of.into_iter().flat_map(|of| of.records.iter().filter_map(|record| of.title_of(record)));
-        of.filter(|name| name.chars().count() <= NAME_CHARS).map(str::to_owned).collect()
+    let Some(role) = PHRASES.role(&param.name) else {
+        return match param.kind {
+            Kind::List(_) => tags(graph, param),
+            _ => alike(graph, &[param.name.as_str()]),
+        };
+    };
+    let last = |said: &str| words::split(said).pop().map(|last| words::singular(&last)).unwrap_or_default();
+    let is_it = |other: &&Things| last(&other.noun) == last(thing);
+    let names = || -> Vec<String> {
+        let same = things.iter().filter(is_it).chain(target);
+        let of = same.flat_map(|of| of.records.iter().filter_map(|record| of.title_of(record)));
+        let own = of.map(str::to_owned).filter(|name| is_name(name));
+        let listed = if last(object) == last(thing) { Vec::new() } else { listed(graph, &last(object)) };
+        if listed.len() < FEWEST { own.collect() } else { listed }
     };
     match role.pool() {
         _ if role.is_name => {
-            let names = names(of_kind());
-            if is_person(&last) { people(&names) } else { renewed(&names) }
+            let names = names();
+            if is_person(&last(thing)) { people(&names) } else { renewed(&names) }
         }
         Some("tags") => tags(graph, param),
         Some("remarks" | "reasons") => {
             let own = alike(graph, &words_of(role, param));
             match own.len() >= FEWEST || role.pool() == Some("reasons") {
                 true => own,
-                false => {
-                    names(of_kind()).into_iter().take(MOST).map(|name| format!("See also: {name}")).collect()
-                }
+                false => names().into_iter().take(MOST).map(|name| format!("See also: {name}")).collect(),
             }
         }
         _ => Vec::new(),
     }
+}
+
+fn is_name(name: &str) -> bool {
+    name.chars().count() <= NAME_CHARS && !words::is_opaque(name) && !words::is_code(name)
+}
+
+/// The names of things that are listed within others: tasks of projects.
+fn listed(graph: &Graph, noun: &str) -> Vec<String> {
+    let lists = graph.seen.iter().flat_map(|seen| &seen.reading.lists);
+    let of = lists.filter(|list| !noun.is_empty() && words::tokens(&list.name).contains(noun));
+    let is_title =
+        |name: &str| words::split(name).last().is_some_and(|last| ["name", "title"].contains(&last.as_str()));
+    let fields = of.flat_map(|list| &list.records).flatten().filter(|field| is_title(&field.name));
+    let names: BTreeSet<&str> =
+        fields.map(|field| field.value.as_str()).filter(|name| is_name(name)).collect();
+    names.into_iter().map(str::to_owned).take(MOST).collect()
 }
 
 /// The words of fields that have such texts: of the parameter first, then of all that are alike.
@@ -110,7 +131,7 @@ fn people(names: &[String]) -> Vec<String> {
 }
 
 /// New names after those that exist.
-fn renewed(names: &[String]) -> Vec<String> {
+pub fn renewed(names: &[String]) -> Vec<String> {
     let new = |name: &String| {
         let is_sentence = name.split(' ').count() > 2 && !name.contains([',', ':', '(']);
         let is_numbered = name.ends_with(|letter: char| letter.is_ascii_digit());

@@ -640,8 +640,14 @@ fn other_fill(
         }
         Kind::Text => {
             let thing = target.map_or_else(|| verb.object.join(" "), |target| target.noun.clone());
-            let own = contents::of(graph, param, &thing, (target, things));
-            Some(Fill::Free(if own.is_empty() { PHRASES.pool(param, &thing).to_vec() } else { own }))
+            let object = verb.object.last().map(String::as_str).unwrap_or_default();
+            let own = contents::of(graph, param, [object, &thing], (target, things));
+            match own.is_empty() {
+                // Nobody knows what stands there.
+                true if !param.is_required && PHRASES.role(&param.name).is_none() => None,
+                true => Some(Fill::Free(PHRASES.pool(param, &thing).to_vec())),
+                false => Some(Fill::Free(own)),
+            }
         }
         _ => None,
     }

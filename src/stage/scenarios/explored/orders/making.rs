@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use serde_json::Value;
 
 use super::{
-    Lesson,
+    Lesson, contents,
     deeds::{Deed, Fill, Slot, Things, View, call, pick, typed},
 };
 use crate::{
@@ -116,9 +116,12 @@ impl<'m> Maker<'m> {
         let required = |slot: &Slot<'_>| slot.param.is_required;
         // What is new has no text of another thing.
         let is_remark = |slot: &Slot<'_>| {
-            deed.class.name == "make"
-                && matches!(slot.fill, Fill::Free(_))
-                && PHRASES.role(&slot.param.name).is_some_and(|role| role.pool() == Some("remarks"))
+            let is_number = matches!(slot.param.kind, Kind::Integer | Kind::Number)
+                && !PHRASES.role(&slot.param.name).is_some_and(|role| role.is_in_front);
+            deed.class.name == "make" && is_number
+                || ["make", "set"].contains(&deed.class.name.as_str())
+                    && matches!(slot.fill, Fill::Free(_))
+                    && PHRASES.role(&slot.param.name).is_some_and(|role| role.pool() == Some("remarks"))
         };
         let is_extra = |slot: &Slot<'_>| {
             !slot.param.is_required && !matches!(slot.fill, Fill::Thing { .. }) && !is_remark(slot)
@@ -173,7 +176,13 @@ impl<'m> Maker<'m> {
                     Said { shown: said_value(&plain), plain, record: None }
                 }
                 Fill::Free(values) => {
-                    let plain = pick(self.seed, &name, draw, values)?.clone();
+                    let drawn = || pick(self.seed, &name, draw, values).cloned();
+                    // A thing gets a new name after its own.
+                    let is_name = PHRASES.role(&slot.param.name).is_some_and(|role| role.is_name);
+                    let own = of_target.zip(record).filter(|_| is_name && deed.class.name != "add");
+                    let own = own.and_then(|(things, record)| things.title_of(things.records.get(record)?));
+                    let renewed = own.and_then(|own| contents::renewed(&[own.to_owned()]).pop());
+                    let plain = renewed.or_else(drawn)?;
                     let is_bare =
                         plain.starts_with(|letter: char| letter.is_ascii_digit()) || plain.contains('@');
                     Said {
@@ -393,6 +402,10 @@ impl<'m> Maker<'m> {
             Some(role) if role.is_of => (2, format!("with the {} {value}", spoken(&slot.param.name))),
             Some(role) if role.is_in_front && class == "make" => {
                 (2, format!("with the {} {value}", slot.noun))
+            }
+            // The reminder's date, and not the day when something is done.
+            Some(role) if role.is_plain_moment() && words::split(&slot.param.name).len() > 1 => {
+                (2, format!("with the {} {value}", spoken(&slot.param.name)))
             }
             Some(role) => {
                 // One tag.
