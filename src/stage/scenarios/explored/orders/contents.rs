@@ -5,7 +5,6 @@
 
 use std::collections::BTreeSet;
 
-use super::deeds::Things;
 use crate::stage::scenarios::{
     explored::{
         graph::Graph,
@@ -22,33 +21,25 @@ const FEWEST: usize = 2;
 const CHARS: usize = 90;
 const NAME_CHARS: usize = 50;
 
-/// Texts for a parameter of a tool that is about these things; none if the server has nothing like it. `object`: what is made or
-/// added, which may be another thing than `thing`.
-pub fn of(
-    graph: &Graph,
-    param: &Param,
-    [object, thing]: [&str; 2],
-    (target, things): (Option<&Things>, &[Things]),
-) -> Vec<String> {
+/// Texts for a parameter of a tool that is about things with these titles; none if the server has nothing like it. `object`: what is
+/// made or added, which may be another thing than `thing`.
+pub fn of(graph: &Graph, param: &Param, [object, thing]: [&str; 2], titles: &[&str]) -> Vec<String> {
     let Some(role) = PHRASES.role(&param.name) else {
         return match param.kind {
             Kind::List(_) => tags(graph, param),
             _ => alike(graph, &[param.name.as_str()]),
         };
     };
-    let last = |said: &str| words::split(said).pop().map(|last| words::singular(&last)).unwrap_or_default();
-    let is_it = |other: &&Things| last(&other.noun) == last(thing);
+    let (object, thing) = (last(object), last(thing));
     let names = || -> Vec<String> {
-        let same = things.iter().filter(is_it).chain(target);
-        let of = same.flat_map(|of| of.records.iter().filter_map(|record| of.title_of(record)));
-        let own = of.map(str::to_owned).filter(|name| is_name(name));
-        let listed = if last(object) == last(thing) { Vec::new() } else { listed(graph, &last(object)) };
+        let own = titles.iter().copied().filter(|name| is_name(name)).map(str::to_owned);
+        let listed = if object == thing { Vec::new() } else { listed(graph, &object) };
         if listed.len() < FEWEST { own.collect() } else { listed }
     };
     match role.pool() {
         _ if role.is_name => {
             let names = names();
-            if is_person(&last(thing)) { people(&names) } else { renewed(&names) }
+            if is_person(&thing) { people(&names) } else { renewed(&names) }
         }
         Some("tags") => tags(graph, param),
         Some("remarks" | "reasons") => {
@@ -60,6 +51,11 @@ pub fn of(
         }
         _ => Vec::new(),
     }
+}
+
+/// The last word of a noun, in singular.
+pub fn last(said: &str) -> String {
+    words::split(said).pop().map(|last| words::singular(&last)).unwrap_or_default()
 }
 
 fn is_name(name: &str) -> bool {

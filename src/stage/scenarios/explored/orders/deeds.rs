@@ -641,7 +641,11 @@ fn other_fill(
         Kind::Text => {
             let thing = target.map_or_else(|| verb.object.join(" "), |target| target.noun.clone());
             let object = verb.object.last().map(String::as_str).unwrap_or_default();
-            let own = contents::of(graph, param, [object, &thing], (target, things));
+            let is_it = |other: &&Things| contents::last(&other.noun) == contents::last(&thing);
+            let same = things.iter().filter(is_it).chain(target);
+            let titles: Vec<&str> =
+                same.flat_map(|of| of.records.iter().filter_map(|record| of.title_of(record))).collect();
+            let own = contents::of(graph, param, [object, &thing], &titles);
             match own.is_empty() {
                 // Nobody knows what stands there.
                 true if !param.is_required && PHRASES.role(&param.name).is_none() => None,
