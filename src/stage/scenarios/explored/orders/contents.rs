@@ -33,8 +33,8 @@ pub fn of(graph: &Graph, param: &Param, [object, thing]: [&str; 2], titles: &[&s
     let (object, thing) = (last(object), last(thing));
     let names = || -> Vec<String> {
         let own = titles.iter().copied().filter(|name| is_name(name)).map(str::to_owned);
-        let listed = if object == thing { Vec::new() } else { listed(graph, &object) };
-        if listed.len() < FEWEST { own.collect() } else { listed }
+        let own: Vec<String> = own.collect();
+        if own.len() < FEWEST { listed(graph, &object) } else { own }
     };
     match role.pool() {
         _ if role.is_name => {

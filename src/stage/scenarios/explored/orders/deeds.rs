@@ -641,15 +641,18 @@ fn other_fill(
         Kind::Text => {
             let thing = target.map_or_else(|| verb.object.join(" "), |target| target.noun.clone());
             let object = verb.object.last().map(String::as_str).unwrap_or_default();
-            let is_it = |other: &&Things| contents::last(&other.noun) == contents::last(&thing);
-            let same = things.iter().filter(is_it).chain(target);
+            // The title of a ticket for a customer is that of a ticket.
+            let is_named = PHRASES.role(&param.name).is_some_and(|role| role.is_name) && !object.is_empty();
+            let thing = if is_named { object } else { thing.as_str() };
+            let is_it = |other: &&Things| contents::last(&other.noun) == contents::last(thing);
+            let same = things.iter().filter(is_it).chain(target.filter(is_it));
             let titles: Vec<&str> =
                 same.flat_map(|of| of.records.iter().filter_map(|record| of.title_of(record))).collect();
-            let own = contents::of(graph, param, [object, &thing], &titles);
+            let own = contents::of(graph, param, [object, thing], &titles);
             match own.is_empty() {
                 // Nobody knows what stands there.
                 true if !param.is_required && PHRASES.role(&param.name).is_none() => None,
-                true => Some(Fill::Free(PHRASES.pool(param, &thing).to_vec())),
+                true => Some(Fill::Free(PHRASES.pool(param, thing).to_vec())),
                 false => Some(Fill::Free(own)),
             }
         }
