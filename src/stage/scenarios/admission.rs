@@ -79,6 +79,9 @@ pub struct Judged {
     pub limit: Option<&'static str>,
 }
 
+/// Sequences that are executed twice before others.
+const PORTION: usize = 64;
+
 impl Judged {
     /// Keeps as many tasks as are wanted; the others are not in the table either.
     pub fn trim(&mut self, most: usize) {
@@ -194,13 +197,18 @@ pub async fn admit(
     }
     let observer = runners[0].observer;
     observer.phase("reference chains", 2 * sequences.len() as u64);
-    let is_new = |place: &usize| !executed.contains_key(place);
-    let new: Vec<usize> = (0..sequences.len()).filter(is_new).collect();
-    let first: Vec<Vec<ToolCall>> = new.iter().map(|place| sequences[*place].clone()).collect();
-    executed.extend(new.into_iter().zip(runners[0].run(&first).await?));
-    let first: Vec<Vec<Outcome>> = executed.into_values().collect();
-    let second = executed_again(&sequences, &first, &runners[1]).await?;
-    let outcomes = [first, second];
+    let mut outcomes = [Vec::new(), Vec::new()];
+    // A portion is executed twice before the next one: the time may end at any of them.
+    for (start, portion) in (0..).step_by(PORTION).zip(sequences.chunks(PORTION)) {
+        let is_new = |place: &usize| !executed.contains_key(place);
+        let new: Vec<usize> = (start..start + portion.len()).filter(is_new).collect();
+        let calls: Vec<Vec<ToolCall>> = new.iter().map(|place| sequences[*place].clone()).collect();
+        executed.extend(new.into_iter().zip(runners[0].run(&calls).await?));
+        let first = (start..).map_while(|place| executed.remove(&place)).take(portion.len());
+        let first: Vec<Vec<Outcome>> = first.collect();
+        outcomes[1].extend(executed_again(portion, &first, &runners[1]).await?);
+        outcomes[0].extend(first);
+    }
 
     let today = Today::now();
     for ((candidate, verdict), place) in candidates.iter().zip(&mut verdicts).zip(&of_candidate) {
