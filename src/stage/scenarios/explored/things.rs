@@ -357,7 +357,10 @@ impl<'g> Things<'g> {
             _ if taken.is_none() && !list.is_empty() && !words::is_plural(&self.own_name(tool)) => {
                 "entry".into()
             }
-            _ => taken.unwrap_or_else(|| self.own_noun(tool)),
+            _ => match taken.unwrap_or_else(|| self.own_noun(tool)) {
+                noun if is_of_thing(&noun) && list.is_empty() => self.owner_of(tool, list).unwrap_or(noun),
+                noun => noun,
+            },
         }
     }
 
@@ -373,7 +376,10 @@ impl<'g> Things<'g> {
     /// What the things of a list have in common, if the tool's name says it: `low stock`.
     pub fn quality(&self, tool: usize, list: &str) -> Option<String> {
         let is_generic = words::tokens(list).iter().all(|word| GENERIC.contains(&word.as_str()));
-        let thing = self.profiles[tool].thing("");
+        let thing = match self.profiles[tool].thing("").as_str() {
+            "entry" => self.own_noun(tool),
+            thing => thing.to_owned(),
+        };
         (is_generic && is_of_thing(&thing) && thing.contains(' ') && self.owner_of(tool, list).is_some())
             .then_some(thing)
     }
