@@ -81,6 +81,9 @@ pub struct Judged {
     pub limit: Option<&'static str>,
 }
 
+/// Sequences that are executed twice before others.
+const PORTION: usize = 64;
+
 impl Judged {
     /// Keeps as many tasks as are wanted; the others are not in the table either.
     pub fn trim(&mut self, most: usize) {
@@ -196,11 +199,18 @@ pub async fn admit(
     }
     let observer = runners[0].observer;
     observer.phase("reference chains", 2 * sequences.len() as u64);
-    let is_new = |place: &usize| !executed.contains_key(place);
-    let new: Vec<usize> = (0..sequences.len()).filter(is_new).collect();
-    let first: Vec<Vec<ToolCall>> = new.iter().map(|place| sequences[*place].clone()).collect();
-    executed.extend(new.into_iter().zip(runners[0].run(&first).await?));
-    let outcomes = [executed.into_values().collect::<Vec<_>>(), runners[1].run(&sequences).await?];
+    let mut outcomes = [Vec::new(), Vec::new()];
+    // A portion is executed twice before the next one: the time may end at any of them.
+    for (start, portion) in (0..).step_by(PORTION).zip(sequences.chunks(PORTION)) {
+        let is_new = |place: &usize| !executed.contains_key(place);
+        let new: Vec<usize> = (start..start + portion.len()).filter(is_new).collect();
+        let calls: Vec<Vec<ToolCall>> = new.iter().map(|place| sequences[*place].clone()).collect();
+        executed.extend(new.into_iter().zip(runners[0].run(&calls).await?));
+        let first = (start..).map_while(|place| executed.remove(&place)).take(portion.len());
+        let first: Vec<Vec<Outcome>> = first.collect();
+        outcomes[1].extend(executed_again(portion, &first, &runners[1]).await?);
+        outcomes[0].extend(first);
+    }
 
     let today = Today::now();
     for ((candidate, verdict), place) in candidates.iter().zip(&mut verdicts).zip(&of_candidate) {
@@ -225,6 +235,31 @@ pub async fn admit(
         }
     }
     Ok(judged)
+}
+
+/// The second execution of sequences, in the reverse order: what depends on the calls in front of it gives something else. Such a
+/// sequence is executed once more on a session of its own, which decides.
+async fn executed_again(
+    sequences: &[Vec<ToolCall>],
+    first: &[Vec<Outcome>],
+    runner: &Runner<'_>,
+) -> Result<Vec<Vec<Outcome>>> {
+    let reversed: Vec<Vec<ToolCall>> = sequences.iter().rev().cloned().collect();
+    let mut second = runner.run(&reversed).await?;
+    second.reverse();
+    let same = |one: &[Outcome], other: &[Outcome]| {
+        one.iter()
+            .map(|outcome| (&outcome.text, outcome.is_error))
+            .eq(other.iter().map(|outcome| (&outcome.text, outcome.is_error)))
+    };
+    let differing: Vec<usize> = (0..sequences.len())
+        .filter(|place| runner.shares(&sequences[*place]) && !same(&first[*place], &second[*place]))
+        .collect();
+    let apart: Vec<Vec<ToolCall>> = differing.iter().map(|place| sequences[*place].clone()).collect();
+    for (place, outcomes) in differing.into_iter().zip(runner.run_apart(&apart).await?) {
+        second[place] = outcomes;
+    }
+    Ok(second)
 }
 
 /// The calls of state checks, which are executed behind the reference calls.
@@ -309,7 +344,8 @@ fn answer(
     // A check of the state is a call like any other.
     for (check, place) in checks.zip(candidate.calls.len()..) {
         if outcomes.iter().any(|outcomes| !truth::text_holds(&check.expect, &outcomes[place].text)) {
-            return Err((Reason::Unstable, "the state afterwards differs between two executions".into()));
+            let detail = format!("what `{}` shows afterwards differs between two executions", check.tool);
+            return Err((Reason::Unstable, detail));
         }
     }
     if candidate.rule == AnswerRule::Nothing {

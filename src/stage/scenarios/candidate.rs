@@ -256,7 +256,7 @@ impl AnswerRule {
             "" | "None" | "null" | "NULL" | "[]" | "{}" => Err("the answer is empty"),
             answer if is_nothing(answer) => Err("the answer is that there is nothing"),
             answer if answer.len() > ANSWER_BYTES || answer.contains('\n') => Err("the answer is long"),
-            answer => Ok(answer.to_owned()),
+            answer => Ok(answer.split(", ").map(day).collect::<Vec<_>>().join(", ")),
         }
     }
 
@@ -489,9 +489,17 @@ pub fn is_moment(text: &str) -> bool {
     let shape: String =
         text.chars().map(|letter| if letter.is_ascii_digit() { '0' } else { letter }).collect();
     let is_time =
-        |time: &str| time.starts_with("00:00") && time.chars().all(|letter| "0:.Z".contains(letter));
+        |time: &str| time.starts_with("00:00") && time.chars().all(|letter| "0:.Z+-".contains(letter));
     ["0000-00", DAY, "00:00", "00:00:00"].contains(&shape.as_str())
         || shape.strip_prefix(DAY).and_then(|rest| rest.strip_prefix(['T', ' '])).is_some_and(is_time)
+}
+
+/// The day of a moment at midnight, which is how a column of times has days; any other text as it is.
+pub fn day(text: &str) -> &str {
+    let Some((day, time)) = text.split_once(['T', ' ']) else { return text };
+    let time = time.strip_suffix('Z').or_else(|| time.strip_suffix("+00:00")).unwrap_or(time);
+    let is_midnight = time.starts_with("00:00") && time.chars().all(|letter| "0:.".contains(letter));
+    if is_midnight && day.len() == 10 && is_moment(text) { day } else { text }
 }
 
 /// The places of the largest or smallest of these numbers, or of the latest or earliest of these moments.
@@ -744,6 +752,22 @@ mod tests {
     use serde_json::Value;
 
     use super::*;
+
+    #[test]
+    fn a_time_of_midnight_is_a_day() {
+        for (text, expected) in [
+            ("2024-05-01T00:00:00", "2024-05-01"),
+            ("2024-05-01 00:00:00", "2024-05-01"),
+            ("2024-05-01T00:00:00.000Z", "2024-05-01"),
+            ("2024-05-01T00:30:00", "2024-05-01T00:30:00"),
+            ("2024-05-01T10:00:00", "2024-05-01T10:00:00"),
+            ("Room 00:00:00", "Room 00:00:00"),
+        ] {
+            assert_eq!(day(text), expected);
+        }
+        let answer = field(None, "due").answer(&[r#"{"due": "2024-05-01T00:00:00", "n": 1}"#]);
+        assert_eq!(answer.as_deref(), Ok("2024-05-01"));
+    }
 
     fn field(key: Option<(&str, &str)>, field: &str) -> AnswerRule {
         let key = key.map(|(name, value)| (name.to_owned(), value.to_owned()));

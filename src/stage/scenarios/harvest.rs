@@ -3,6 +3,8 @@
 //! JSON, Python, tables, `key: value` lines and plain lines are recognised. Everything has a bound, and a result whose
 //! middle was cut says nothing.
 
+mod markdown;
+
 use std::{collections::BTreeSet, sync::LazyLock};
 
 use regex::Regex;
@@ -404,6 +406,9 @@ impl Reading {
         if text.lines().any(|line| line.starts_with("diff --git ")) {
             return self.add_diff(text);
         }
+        if let Some(lists) = markdown::read(text) {
+            return self.lists.extend(lists);
+        }
         // A table may stand below its heading.
         let (heading, below) = match text.split_once('\n') {
             Some((first, below)) if first.trim().ends_with(':') && below.contains(['|', '\t']) => {
@@ -508,6 +513,12 @@ impl Reading {
 }
 
 fn push(record: &mut Record, name: &str, value: &Value) {
+    // A note in a field is what it says.
+    if let Some(fields) = value.as_str().and_then(markdown::record) {
+        let is_new = |field: &Field| record.iter().all(|own| own.name != field.name);
+        let new: Vec<Field> = fields.into_iter().filter(is_new).collect();
+        return record.extend(new);
+    }
     let is_text = value.is_string();
     let value = plain(value);
     if value.len() <= VALUE_BYTES {

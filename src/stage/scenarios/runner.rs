@@ -70,6 +70,11 @@ impl<'a> Runner<'a> {
         *self.deadline.lock() = deadline;
     }
 
+    /// Whether calls are made on a visit that other sequences have, too.
+    pub fn shares(&self, calls: &[ToolCall]) -> bool {
+        calls.iter().all(|call| self.readers.contains(&call.name))
+    }
+
     /// Calls made so far.
     pub fn calls(&self) -> usize {
         self.calls.load(Ordering::Relaxed)
@@ -80,6 +85,19 @@ impl<'a> Runner<'a> {
     /// # Errors
     /// If the stage is cancelled, or the server loses too many calls.
     pub async fn run(&self, sequences: &[Vec<ToolCall>]) -> Result<Vec<Vec<Outcome>>> {
+        self.run_in(sequences, true).await
+    }
+
+    /// The same with a visit of its own for each sequence.
+    ///
+    /// # Errors
+    /// If the stage is cancelled, or the server loses too many calls.
+    pub async fn run_apart(&self, sequences: &[Vec<ToolCall>]) -> Result<Vec<Vec<Outcome>>> {
+        self.run_in(sequences, false).await
+    }
+
+    /// `shares`: tools that read share visits.
+    async fn run_in(&self, sequences: &[Vec<ToolCall>], shares: bool) -> Result<Vec<Vec<Outcome>>> {
         let lanes = self.lanes.iter().enumerate().map(|(lane, shared)| async move {
             let mut shared = shared.lock().await;
             let mut done = Vec::new();
@@ -90,7 +108,7 @@ impl<'a> Runner<'a> {
                 let outcomes = if self.is_late() {
                     Vec::new()
                 } else {
-                    self.one(&sequences[index], &mut shared).await?
+                    self.one(&sequences[index], &mut shared, shares).await?
                 };
                 self.observer.advance(1);
                 done.push((index, outcomes));
@@ -104,8 +122,13 @@ impl<'a> Runner<'a> {
         Ok(done.into_iter().map(|(_, outcomes)| outcomes).collect())
     }
 
-    async fn one(&self, calls: &[ToolCall], shared: &mut Option<CallSequence<'a>>) -> Result<Vec<Outcome>> {
-        let reads = calls.iter().all(|call| self.readers.contains(&call.name));
+    async fn one(
+        &self,
+        calls: &[ToolCall],
+        shared: &mut Option<CallSequence<'a>>,
+        shares: bool,
+    ) -> Result<Vec<Outcome>> {
+        let reads = shares && self.shares(calls);
         if !reads {
             // A lane that holds two sessions could wait for itself.
             *shared = None;

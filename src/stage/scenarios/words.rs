@@ -251,13 +251,15 @@ const AMOUNTS: [&str; 57] = [
     "quota",
 ];
 /// Words of numbers and texts that say which one a thing is, and count nothing.
-const IDENTIFIERS: [&str; 45] = [
+const IDENTIFIERS: [&str; 47] = [
     "barcode",
     "bic",
     "cell",
     "code",
     "ean",
     "epoch",
+    "ext",
+    "extension",
     "fax",
     "gtin",
     "guid",
@@ -647,6 +649,114 @@ pub fn spoken_field(name: &str) -> String {
     }
 }
 
+/// Short forms in names of fields, and what people say.
+const SHORT_FORMS: [(&str, &str); 24] = [
+    ("addr", "address"),
+    ("amt", "amount"),
+    ("approx", "approximate"),
+    ("avg", "average"),
+    ("cust", "customer"),
+    ("dept", "department"),
+    ("desc", "description"),
+    ("dest", "destination"),
+    ("dist", "distance"),
+    ("est", "estimated"),
+    ("freq", "frequency"),
+    ("img", "image"),
+    ("lang", "language"),
+    ("max", "maximum"),
+    ("mgr", "manager"),
+    ("min", "minimum"),
+    ("msg", "message"),
+    ("org", "organization"),
+    ("pct", "percentage"),
+    ("prev", "previous"),
+    ("qty", "quantity"),
+    ("ref", "reference"),
+    ("req", "required"),
+    ("temp", "temperature"),
+];
+const ORDINALS: [&str; 5] = ["first", "second", "third", "fourth", "fifth"];
+
+/// A field's name as words of English: short forms in full, and a number at the end of a name as people say it: `second line of the
+/// address` for `address2`.
+pub fn in_full(said: &str) -> String {
+    let full = |word: &str| {
+        let known = SHORT_FORMS.iter().find(|(short, _)| *short == word);
+        known.map_or(word, |(_, full)| *full).to_owned()
+    };
+    const CAPITALS: [&str; 8] = ["api", "iban", "id", "isbn", "pdf", "sku", "url", "vat"];
+    let words: Vec<String> = said.split(' ').map(full).collect();
+    let said = words.join(" ");
+    let said = match said.rsplit_once(' ') {
+        Some((rest, "bytes")) => format!("{rest} in bytes"),
+        Some((_, "zip")) => format!("{said} code"),
+        None if said == "zip" => "zip code".to_owned(),
+        Some((rest, last)) if CAPITALS.contains(&last) => format!("{rest} {}", last.to_uppercase()),
+        None if CAPITALS.contains(&said.as_str()) => said.to_uppercase(),
+        _ => said,
+    };
+    let stem = said.trim_end_matches(|letter: char| letter.is_ascii_digit());
+    let number = said[stem.len()..].parse::<usize>().ok().and_then(|number| number.checked_sub(1));
+    let (Some(ordinal), stem) = (number.and_then(|number| ORDINALS.get(number)), stem.trim_end()) else {
+        return said;
+    };
+    let lines = ["address", "street", "line", "addr"];
+    match stem.rsplit_once(' ').map_or(stem, |(_, last)| last) {
+        last if last.len() < 3 => said,
+        "line" => format!(
+            "{ordinal} line{}",
+            stem.strip_suffix("line").map_or(String::new(), |of| {
+                if of.trim().is_empty() { String::new() } else { format!(" of the {}", of.trim()) }
+            })
+        ),
+        last if lines.contains(&last) => format!("{ordinal} line of the {stem}"),
+        _ => format!("{ordinal} {stem}"),
+    }
+}
+
+/// Words of fields that are no nouns: nobody asks for the `free` of something.
+pub const ADJECTIVES: [&str; 22] = [
+    "active",
+    "available",
+    "busy",
+    "current",
+    "due",
+    "empty",
+    "free",
+    "full",
+    "high",
+    "large",
+    "left",
+    "low",
+    "new",
+    "next",
+    "occupied",
+    "old",
+    "open",
+    "overdue",
+    "previous",
+    "ready",
+    "remaining",
+    "used",
+];
+
+/// Whether a field's name is English as far as its letters tell: each word has a vowel, or is known in capitals.
+pub fn is_english(said: &str) -> bool {
+    const KNOWN: [&str; 26] = [
+        "bmi", "cc", "cpu", "css", "cv", "dvd", "gps", "gpu", "html", "http", "https", "kg", "km", "pdf",
+        "php", "ph", "pm", "sku", "sms", "sql", "ssn", "tv", "vat", "vin", "www", "xml",
+    ];
+    let has_vowel =
+        |word: &str| word.contains(|letter: char| "aeiouyäöüéèà".contains(letter) || !letter.is_ascii());
+    said.split(' ').all(|word| {
+        word.len() < 2
+            || has_vowel(&word.to_lowercase())
+            || KNOWN.contains(&word.to_lowercase().as_str())
+            || word.chars().all(|letter| letter.is_ascii_digit())
+    })
+}
+
 /// What a field's value stands for: `user_id` for the user; the field itself if it is no name of something.
 pub fn spoken_thing(name: &str) -> String {
     let mut words = split(name);
@@ -1018,6 +1128,26 @@ mod tests {
         }
         assert_eq!(preposition_of("origin"), Some("from"));
         assert_eq!(preposition_of("original"), None);
+    }
+
+    #[test]
+    fn fields_are_said_in_full_and_what_is_no_english_is_known() {
+        for (said, expected) in [
+            ("address2", "second line of the address"),
+            ("address line 2", "second line of the address"),
+            ("phone 2", "second phone"),
+            ("min stock", "minimum stock"),
+            ("qty", "quantity"),
+            ("external url", "external URL"),
+            ("size bytes", "size in bytes"),
+            ("zip", "zip code"),
+            ("zip code", "zip code"),
+            ("price", "price"),
+            ("q1", "q1"),
+        ] {
+            assert_eq!(in_full(said), expected);
+        }
+        assert!(is_english("first name") && is_english("external URL") && !is_english("xfr cd"));
     }
 
     #[test]

@@ -111,7 +111,14 @@ fn done(f: &str) -> Option<&str> {
 
 /// Whether a field is a participle and has no moments: nobody asks for `the installed`.
 pub fn is_odd(name: &str, of_moments: bool) -> bool {
-    done(&field(name)).is_some() && !of_moments
+    let said = field(name);
+    let last = said.rsplit(' ').next().unwrap_or_default();
+    let is_verb = words::is_preposition(last) || last == "as" || last == "with";
+    (done(&said).is_some()
+        || is_verb && !said.ends_with('"')
+        || words::ADJECTIVES.contains(&said.as_str())
+        || !words::is_english(&said))
+        && !of_moments
 }
 
 /// Questions for a field of one thing.

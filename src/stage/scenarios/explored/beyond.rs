@@ -91,7 +91,7 @@ pub fn impossible(
                 }
                 None => chains::place(profile, &args, None, &[]),
             };
-            let (what, f) = (asking::within(&place), words::spoken_field(&field));
+            let (what, f) = (asking::within(&place), words::in_full(&words::spoken_field(&field)));
             let (what, f) = if field.is_empty() { (place.clone(), String::new()) } else { (what, f) };
             let is = if words::is_plural(&f) { "are" } else { "is" };
             let what = format!("{f} {what}");

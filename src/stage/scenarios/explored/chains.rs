@@ -800,7 +800,8 @@ pub fn rules(graph: &Graph, index: usize, seed: u64) -> Vec<AnswerRule> {
                 // Nobody tells apart what differs in nothing but case.
                 let is_told_apart = values.len()
                     == values.iter().map(|value| value.to_lowercase()).collect::<BTreeSet<_>>().len();
-                let look_like_numbers = of_field().all(|field| field.value.parse::<f64>().is_ok());
+                let is_number = |value: &str| value.parse::<f64>().is_ok() && !is_padded(value);
+                let look_like_numbers = of_field().all(|field| is_number(&field.value));
                 let are_numbers = look_like_numbers && of_field().all(|field| !field.is_text);
                 let is_number = are_numbers && is_quantity(&field.name);
                 let is_id = words::is_identifier(&field.name);
@@ -845,6 +846,11 @@ fn is_mixed(list: &List, args: &[Arg]) -> bool {
     };
     let distinct: BTreeSet<String> = list.records.iter().map(|record| format!("{record:?}")).collect();
     distinct.len() < list.records.len() || list.records.iter().any(differs)
+}
+
+/// Whether a number begins with a zero, as codes and telephone numbers do.
+fn is_padded(value: &str) -> bool {
+    value.len() > 1 && value.starts_with('0') && !value.contains('.')
 }
 
 /// Whether the numbers of a field are amounts and no names.

@@ -72,6 +72,13 @@ pub struct KnownValue {
     tools: BTreeSet<usize>,
 }
 
+impl KnownValue {
+    /// The names of the fields that it stands in.
+    pub fn fields(&self) -> impl Iterator<Item = &str> {
+        self.fields.keys().map(String::as_str)
+    }
+}
+
 /// Where a value stands.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Origin {

@@ -46,6 +46,7 @@ pub use self::sql::is_person;
 pub use self::tools::{ExploreWrites, left_out, only_reads, profiles, reads_by_name, writing};
 use self::{
     graph::{Changing, Graph},
+    orders::Orders,
     things::Things,
     tools::ToolProfile,
     watch::Watch,
@@ -75,9 +76,8 @@ const PATTERNS: usize = 4;
 const ZEROS: f64 = 0.04;
 /// Candidates for each wanted task: some are refused.
 const SPARE: f64 = 1.6;
-/// Calls that an order takes: it is carried out three or four times, each time with what shows the state.
-const CALLS_OF_AN_ORDER: f64 = 16.0;
-const FEWEST_ORDERS: f64 = 8.0;
+/// Orders that are tried at a time.
+const PORTION: usize = 16;
 /// Smallest share of the tasks in words that fit any server, where there are some in people's own: about tables, or statements.
 const GENERAL: f64 = 0.1;
 
@@ -281,20 +281,17 @@ async fn ordered(
     }
     let Sampled { graph, profiles, .. } = sampled;
     let most = (others / 2).min(share_of(task.budget.tasks, 1.0 / 3.0));
-    let wanted = (most as f64 * SPARE) as usize;
-    // Half of the time is for trying them out, the other half for the proof that they can be repeated.
-    let (now, end) = (Instant::now(), runners[0].deadline());
-    let left = end.saturating_duration_since(now);
-    let spent = Duration::from_secs(task.budget.seconds).saturating_sub(left);
-    let calls: usize = runners.iter().map(Runner::calls).sum();
-    let in_time = calls as f64 * left.as_secs_f64() / spent.as_secs_f64().max(1.0) / CALLS_OF_AN_ORDER;
-    let tried = wanted.min(in_time.max(FEWEST_ORDERS) as usize);
-    runners.iter().for_each(|runner| runner.set_deadline(now + left / 2));
-    let candidates = orders::candidates(graph, profiles, (task.seed, tried), runners).await?;
-    runners.iter().for_each(|runner| runner.set_deadline(end));
-    let mut judged = admission::admit(candidates, names, &sampled.breaking, runners).await?;
-    if (tried < wanted || runners.iter().any(Runner::is_late)) && !judged.rows.is_empty() {
-        let of = format!("{} of {wanted}", judged.admitted.len());
+    let mut orders = Orders::new(graph, profiles, task.seed, task.budget.result_chars);
+    let mut judged = Judged::default();
+    // Each portion is tried out and proven to be repeatable before the next one: the time may end at any of them.
+    while judged.admitted.len() < most && !orders.is_done() && !runners[0].is_late() {
+        let candidates = orders.next(PORTION, runners).await?;
+        let portion = admission::admit(candidates, names, &sampled.breaking, runners).await?;
+        judged.admitted.extend(portion.admitted);
+        judged.rows.extend(portion.rows);
+    }
+    if judged.admitted.len() < most && runners.iter().any(Runner::is_late) {
+        let of = format!("{} of {most}", judged.admitted.len());
         task.observer.note(&format!(
             "there was time for {of} orders: raise explore_seconds for more tasks that change something"
         ));
@@ -307,22 +304,20 @@ async fn ordered(
 }
 
 impl Task<'_> {
-    /// Runners for the two executions of a chain. Tools that probably read share sessions in the first one; in the second one,
-    /// which must give the same, only those that certainly do.
+    /// Runners for the two executions of a chain. Tools that probably read share sessions.
     pub fn runners<'r>(&'r self, [first, second]: [&'r Live; 2]) -> [Runner<'r>; 2] {
-        [self.explorer(first), self.runner(second, |profile| profile.reads)]
+        [self.explorer(first), self.explorer(second)]
     }
 
-    /// The first of the runners.
+    /// One of the runners.
     pub fn explorer<'r>(&'r self, live: &'r Live) -> Runner<'r> {
-        self.runner(live, changes::reads)
-    }
-
-    fn runner<'r>(&'r self, live: &'r Live, reads: impl Fn(&ToolProfile) -> bool) -> Runner<'r> {
         let deadline = Instant::now() + Duration::from_secs(self.budget.seconds);
         let profiles = profiles(self.tools, self.servers, self.writes);
-        let readers =
-            profiles.iter().filter(|profile| reads(profile)).map(|profile| profile.name.clone()).collect();
+        let readers = profiles
+            .iter()
+            .filter(|profile| changes::reads(profile))
+            .map(|profile| profile.name.clone())
+            .collect();
         Runner::new(live, readers, (deadline, self.budget.result_chars), self.observer, self.cancel)
     }
 
@@ -394,7 +389,6 @@ pub async fn sample(task: &Task<'_>, runner: &Runner<'_>) -> Result<Sampled> {
                 trials.extend(made.into_iter().map(|trial| (*tool, trial)));
             }
             tried += trials.len();
-            let is_first = is_writing && round == 0;
             if is_writing {
                 trials = screened(trials, &mut graph, &profiles, runner).await?;
                 // Each costs a session, and a few show whether the tool changes anything.
@@ -402,7 +396,7 @@ pub async fn sample(task: &Task<'_>, runner: &Runner<'_>) -> Result<Sampled> {
                 trials.retain(|(tool, _)| {
                     let count = counts.entry(*tool).or_default();
                     *count += 1;
-                    !is_first || *count <= EFFECTS
+                    *count <= EFFECTS
                 });
             }
             let probes: Vec<Vec<usize>> = trials

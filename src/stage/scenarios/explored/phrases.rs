@@ -11,6 +11,8 @@ pub struct Phrases {
     #[serde(rename = "class")]
     classes: Vec<Class>,
     prepositions: BTreeMap<String, String>,
+    objects: BTreeMap<String, String>,
+    places: Places,
     particles: Particles,
     #[serde(rename = "role")]
     roles: Vec<Role>,
@@ -27,6 +29,14 @@ pub struct Class {
     verbs: Vec<String>,
     pub orders: Vec<String>,
     pub closing: String,
+}
+
+/// What things are put into, and the verbs that do so or take them from there.
+#[derive(Debug, Default, Deserialize)]
+struct Places {
+    words: Vec<String>,
+    into: Vec<String>,
+    from: Vec<String>,
 }
 
 #[derive(Debug, Default, Deserialize)]
@@ -56,6 +66,20 @@ pub struct Role {
 }
 
 impl Role {
+    pub fn words(&self) -> &[String] {
+        &self.words
+    }
+
+    /// Where its values come from if it is a free text.
+    pub fn pool(&self) -> Option<&str> {
+        self.pool.as_deref()
+    }
+
+    /// Whether it is the day or the time at which something is done.
+    pub fn is_plain_moment(&self) -> bool {
+        ["on {value}", "at {value}"].contains(&self.said.as_str())
+    }
+
     /// Whether any value works: what works says nothing about what it is.
     pub fn is_free(&self) -> bool {
         self.is_name || self.is_in_front || self.pool.is_some()
@@ -147,8 +171,25 @@ impl Phrases {
         self.classes.iter().filter(has).find(|class| fits(&class.name)).or_else(other)
     }
 
-    pub fn preposition(&self, verb: &str) -> &str {
-        self.prepositions.get(verb).map_or("for", String::as_str)
+    /// The word between what is made and the thing that it is about, which is called so.
+    pub fn preposition_of_object(&self, object: &str, noun: &str) -> Option<&str> {
+        let is_whose = matches!(self.place_of(noun), FieldPlace::Of) || ["card", "account"].contains(&noun);
+        self.objects.get(object).map(String::as_str).filter(|_| !is_whose)
+    }
+
+    /// The word between what is done and a thing that is called so: `to` a person, `into` a bin.
+    pub fn preposition(&self, verb: &str, noun: &str) -> &str {
+        let is_one = |known: &[String]| known.iter().any(|known| known == verb);
+        let is_place =
+            words::split(noun).last().is_some_and(|last| self.places.words.contains(&words::singular(last)));
+        match self.prepositions.get(verb) {
+            // What is returned to a place comes from a person.
+            Some(own) if !(is_place && own == "from" && is_one(&self.places.into)) => own,
+            _ if is_place && is_one(&self.places.into) => "into",
+            _ if is_place && is_one(&self.places.from) => "from",
+            _ if is_place => "in",
+            _ => "for",
+        }
     }
 
     pub fn role(&self, param: &str) -> Option<&Role> {
@@ -253,6 +294,22 @@ mod tests {
         assert_eq!(of("notes-add", ""), "add |notes|");
         assert_eq!(of("triage", "Assigns a ticket to an agent."), "assign |triage|");
         assert_eq!(PHRASES.verb("look", "Shows a ticket."), None);
+    }
+
+    #[test]
+    fn a_preposition_is_that_of_the_verb_and_of_what_stands_behind_it() {
+        for (verb, noun, expected) in [
+            ("receive", "bin", "into"),
+            ("pick", "bin", "from"),
+            ("move", "bin", "to"),
+            ("assign", "agent", "to"),
+            ("return", "shelf", "into"),
+            ("return", "card", "from"),
+            ("reserve", "room", "in"),
+            ("reserve", "member", "for"),
+        ] {
+            assert_eq!(PHRASES.preposition(verb, noun), expected, "{verb} {noun}");
+        }
     }
 
     #[test]

@@ -31,6 +31,8 @@ const WAYS: usize = 3;
 const LISTED: usize = 8;
 /// Most conditions that a question has.
 const CONDITIONS: usize = 2;
+/// Things that are texts.
+const TEXTS: [&str; 6] = ["article", "doc", "document", "file", "note", "page"];
 /// Most conditions that are asked of one field.
 const VALUES: usize = 4;
 
@@ -74,7 +76,13 @@ pub fn candidates(
         return Some(Vec::new());
     }
     let context = Context { graph, profiles, things, index, parts };
-    let ways = context.ways();
+    let mut ways = context.ways();
+    // What nobody says is looked up first.
+    for part in context.parts.iter().rev() {
+        if let Part::Sole { listed } = part {
+            ways.iter_mut().for_each(|way| way.calls.insert(0, *listed));
+        }
+    }
     let mut found = Vec::new();
     for way in &ways {
         found.extend(context.questions(way).into_iter().map(|question| (way, question)));
@@ -132,12 +140,12 @@ impl<'g> Context<'_, 'g> {
         let arg = &seen.args[place];
         let leaf = arg.leaf.clone().unwrap_or_default();
         let named = self.things.called(noun, &leaf);
-        // What nobody says has a name.
-        let is_said = named.is_empty() || !words::is_opaque(&leaf);
+        // What nobody says has a name, or is not asked about.
+        let is_said = !words::is_opaque(&leaf);
         let mut named: Vec<&Known> = named.into_iter().filter(|known| known.call != self.index).collect();
-        // One call that lists all, and one that lists few.
+        // What it is listed among is said only if no other call finds it.
         named.sort_by_key(|known| known.among.is_some());
-        named.dedup_by_key(|known| known.among.is_some());
+        named.truncate(1);
         let file = self.parts.iter().position(|part| *part == Part::File);
         let file = file.and_then(|place| seen.args[place].leaf.as_deref());
         let within = |one: String| match file {
@@ -256,11 +264,16 @@ impl<'g> Context<'_, 'g> {
             (is_person(&templates::word(outer)) || templates::asks_who(outer)) && *inner != "name"
         });
         let (said, one) = match of_person {
-            Some((outer, inner)) => {
-                (words::spoken_field(inner), format!("the {} of {one}", words::spoken_field(outer)))
-            }
+            Some((outer, inner)) => (
+                words::in_full(&words::spoken_field(inner)),
+                format!("the {} of {one}", words::spoken_field(outer)),
+            ),
             None => (said(&field.name, noun), one.to_owned()),
         };
+        // An order has no city, its address has one.
+        let is_of_address =
+            field.name.starts_with("address.") && !said.contains("address") && !is_person(noun);
+        let one = if is_of_address { format!("the address of {one}") } else { one };
         let one = one.as_str();
         let is_many = words::is_plural(&said) && field.value.parse::<u32>().is_ok();
         let done = done(&field.name);
@@ -284,9 +297,10 @@ impl<'g> Context<'_, 'g> {
         } else {
             role
         };
-        if asking::is_odd(&field.name, ["done", "did"].contains(&role)) && !templates::has_words(&field.name)
-        {
-            return None;
+        let under = self.under(list, key.as_ref(), field, noun, one);
+        let is_odd = asking::is_odd(&field.name, ["done", "did"].contains(&role));
+        if under.is_some() || is_odd && !templates::has_words(&field.name) {
+            return under;
         }
         let said = match words::split(&field.name).last() {
             Some(last) if role == "person" && last == "name" => {
@@ -314,6 +328,29 @@ impl<'g> Context<'_, 'g> {
         ];
         let rule = AnswerRule::Field { list: list.name.clone(), key: key.clone(), field: field.name.clone() };
         Some(Question { rule, operation: Operation::Field, role, field: field.name.clone(), gaps, said: key })
+    }
+
+    /// What a text has under a key as people write it, which may be no noun: `Lent to`.
+    fn under(
+        &self,
+        list: &List,
+        key: Option<&(String, String)>,
+        field: &Field,
+        noun: &str,
+        one: &str,
+    ) -> Option<Question> {
+        let key = key.cloned();
+        let is_written = field.name.starts_with(char::is_uppercase) && !field.is_text;
+        let gaps = vec![("one", one.to_owned()), ("field", field.name.clone())];
+        let rule = AnswerRule::Field { list: list.name.clone(), key: key.clone(), field: field.name.clone() };
+        (is_written && words::has_any(noun, &TEXTS)).then(|| Question {
+            rule,
+            operation: Operation::Field,
+            role: "under",
+            field: String::new(),
+            gaps,
+            said: key,
+        })
     }
 
     /// `comment_count`, as how many comments there are.
@@ -373,17 +410,28 @@ impl<'g> Context<'_, 'g> {
             let value =
                 instead.map_or_else(|| arg.leaf.clone().unwrap_or_default(), |(_, name)| name.clone());
             text = match part {
-                Part::Key { .. } | Part::File => text,
+                Part::Key { .. } | Part::File | Part::Sole { .. } => text,
                 Part::Filter { field } => {
                     let value = if words::is_code(&value) { value } else { value.replace('_', " ") };
                     // Whose name is said has no id: tickets of a customer.
                     let field = if instead.is_some() { &things::without_key(field) } else { field };
-                    templates::with_condition(&text, field, &said(field, noun), &value)
+                    let role = self.things.role(seen.tool, &list.name, field);
+                    let called = said(field, noun);
+                    match role {
+                        Some(Role::Person) => templates::with_person(&text, field, &called, &value),
+                        Some(Role::Set) => {
+                            templates::with_condition(&text, field, &words::singular_head(&called), &value)
+                        }
+                        _ => templates::with_condition(&text, field, &called, &value),
+                    }
                 }
                 Part::Search { field } => {
                     templates::with_search(&text, &said(field, noun), &format!("\"{value}\""))
                 }
             };
+        }
+        if let Some(quality) = self.things.quality(seen.tool, &list.name) {
+            text = format!("{text} with {quality}");
         }
         match &way.one {
             Some(one) if !list.records.is_empty() => templates::with_owner(&text, noun, one),
@@ -457,7 +505,9 @@ impl<'g> Context<'_, 'g> {
                 }
                 // Who knows a name may want the identifier, and nobody wants that of something else.
                 questions.extend(match role {
-                    Role::Id => Some(self.id_of(list, &key, field, noun, &one)),
+                    Role::Id => {
+                        (!words::is_opaque(&field.value)).then(|| self.id_of(list, &key, field, noun, &one))
+                    }
                     role => self.of_field(list, Some(key.clone()), field, role, noun, &one),
                 });
             }
@@ -476,12 +526,17 @@ impl<'g> Context<'_, 'g> {
     /// How many there are, what they are called, and which has the most.
     fn of_all(&self, list: &List, name: Option<&str>, noun: &str, things: &str) -> Vec<Question> {
         let of_list = || list.name.clone();
+        let is_owned = self.key().is_some();
         let things = || ("things", things.to_owned());
         let mut questions = Vec::new();
         let mut ask = |rule, operation, role, field: &str, gaps| {
             questions.push(Question { rule, operation, role, field: field.to_owned(), gaps, said: None });
         };
-        ask(AnswerRule::Count { list: of_list() }, Operation::Count, "all", "", vec![things()]);
+        // Nobody counts the tags of something.
+        let are_words = list.records.iter().all(|record| record.len() == 1 && record[0].name.is_empty());
+        if !(is_owned && are_words) {
+            ask(AnswerRule::Count { list: of_list() }, Operation::Count, "all", "", vec![things()]);
+        }
         let Some(name) = name else { return questions };
         let called = said(name, noun);
         if list.records.len() <= LISTED {
@@ -523,7 +578,15 @@ impl<'g> Context<'_, 'g> {
                     ("thing", noun.to_owned()),
                     ("field", said.clone()),
                     ("name", called.clone()),
-                    ("give", if called == noun { String::new() } else { format!(" Give its {called}.") }),
+                    (
+                        "give",
+                        match called == noun {
+                            true => String::new(),
+                            false => {
+                                format!(" Give {} {called}.", if is_person(noun) { "their" } else { "its" })
+                            }
+                        },
+                    ),
                     ("done", done.clone().unwrap_or_default()),
                 ]
             };
@@ -561,11 +624,23 @@ impl<'g> Context<'_, 'g> {
             let some = |(value, count): &(&str, usize)| *count < list.records.len() && things::tells(value);
             for (value, count) in counts.into_iter().filter(some).take(VALUES) {
                 let shown = value.replace('_', " ");
-                let things = templates::with_condition(things, &field.name, &said(&field.name, noun), &shown);
+                let all = things;
+                let called = said(&field.name, noun);
+                let things = match role {
+                    Some(Role::Person) => templates::with_person(all, &field.name, &called, &shown),
+                    _ => templates::with_condition(all, &field.name, &called, &shown),
+                };
                 let keys = vec![(field.name.clone(), value.to_owned())];
                 let asked = Some((field.name.clone(), value.to_owned()));
                 let rule = AnswerRule::Matching { list: list.name.clone(), keys: keys.clone(), field: None };
-                let gaps = vec![("things", things.clone())];
+                // `of the tickets of Ann are assigned to Ben`
+                let state = things.strip_prefix(all).map(str::trim).filter(|state| {
+                    all.contains(' ') && state.split(' ').next().is_some_and(|word| word.ends_with("ed"))
+                });
+                let (role, gaps) = match state {
+                    Some(state) => ("state", vec![("things", all.to_owned()), ("state", state.to_owned())]),
+                    None => ("owned", vec![("things", things.clone())]),
+                };
                 let question = |rule, operation, role, gaps| Question {
                     rule,
                     operation,
@@ -574,7 +649,7 @@ impl<'g> Context<'_, 'g> {
                     gaps,
                     said: asked.clone(),
                 };
-                questions.push(question(rule, Operation::Count, "owned", gaps));
+                questions.push(question(rule, Operation::Count, role, gaps));
                 if let Some(name) = name.filter(|_| (2..=LISTED).contains(&count)) {
                     let rule =
                         AnswerRule::Matching { list: list.name.clone(), keys, field: Some(name.to_owned()) };
@@ -624,9 +699,15 @@ impl<'g> Context<'_, 'g> {
 
 /// One thing: `ticket T107`, `the ticket "Dark mode flickers"`, `Maria Lopez`.
 fn called(noun: &str, value: &str) -> String {
+    // `Noor van Dijk`
+    let is_capital = |word: &str| word.chars().next().is_some_and(char::is_uppercase);
     let is_full_name = value.split(' ').count() > 1
-        && value.split(' ').all(|word| word.chars().next().is_some_and(char::is_uppercase));
-    if is_person(noun) && is_full_name && !value.contains('"') {
+        && is_capital(value)
+        && value.rsplit(' ').next().is_some_and(is_capital)
+        && value.split(' ').all(|word| is_capital(word) || word.len() <= 3);
+    // A person is called by a short name, too.
+    let is_short = value.len() > 2 && value.chars().all(|letter| letter.is_lowercase() || letter == '_');
+    if is_person(noun) && (is_full_name || is_short) && !value.contains('"') {
         return value.to_owned();
     }
     words::called(noun, value)
@@ -641,7 +722,7 @@ fn among(known: &Known) -> Option<String> {
 
 /// A field's name in a sentence, without the name of the thing that has it: `status` for `ticket_status`.
 fn said(field: &str, noun: &str) -> String {
-    let said = words::spoken_field(field);
+    let said = words::in_full(&words::spoken_field(field));
     match said.strip_prefix(&format!("{noun} ")) {
         Some(rest) if !rest.is_empty() => rest.to_owned(),
         _ => said,
@@ -651,8 +732,7 @@ fn said(field: &str, noun: &str) -> String {
 /// An identifier in a sentence: `ID`, `student number`.
 fn own_id(field: &str, noun: &str) -> String {
     match said(field, noun).as_str() {
-        "id" => "ID".to_owned(),
-        "sku" => "SKU".to_owned(),
+        "ID" | "SKU" => said(field, noun),
         // The number of a person is no telephone number.
         said if is_person(noun) && !said.contains(' ') => format!("{noun} {said}"),
         said => said.to_owned(),
@@ -734,6 +814,8 @@ mod tests {
         assert_eq!(said("ticket_status", "ticket"), "status");
         assert_eq!(said("status", "ticket"), "status");
         assert_eq!(called("agent", "Maria Lopez"), "Maria Lopez");
+        assert_eq!(called("person", "Noor van Dijk"), "Noor van Dijk");
+        assert_eq!(called("person", "maja"), "maja");
         assert_eq!(called("ticket", "Dark mode flickers"), "the ticket \"Dark mode flickers\"");
         assert_eq!(called("ticket", "T107"), "ticket T107");
     }

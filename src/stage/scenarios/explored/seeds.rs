@@ -83,7 +83,7 @@ pub const COMMON: [&str; 4] = ["e", "a", "the", "*"];
 
 /// Whether a parameter of this name is what a search looks for.
 pub fn is_query(name: &str) -> bool {
-    words::has_any(name, &["query", "search", "keyword", "q", "term", "text"])
+    words::has_any(name, &["query", "search", "keyword", "phrase", "q", "term", "text", "word"])
 }
 
 impl Param {
@@ -95,8 +95,21 @@ impl Param {
             && said.iter().any(is_one)
             && said.iter().all(|word| {
                 is_one(word)
-                    || ["page", "number", "num", "n", "of", "result", "item", "record", "row"]
-                        .contains(&&*words::singular(word))
+                    || [
+                        "char",
+                        "character",
+                        "line",
+                        "page",
+                        "number",
+                        "num",
+                        "n",
+                        "of",
+                        "result",
+                        "item",
+                        "record",
+                        "row",
+                    ]
+                    .contains(&&*words::singular(word))
             })
     }
 

@@ -105,6 +105,15 @@ pub fn with_condition(things: &str, field: &str, said: &str, value: &str) -> Str
     filled(text, &[("things", things), ("field", said), ("value", &value)])
 }
 
+/// The same of a person: `picks whose picker is Amara`, unless the table says it otherwise.
+pub fn with_person(things: &str, field: &str, said: &str, value: &str) -> String {
+    let has_own = TABLE.words.get(&word(field)).is_some_and(|own| own.condition.is_some());
+    match TABLE.condition.get("person").filter(|_| !has_own) {
+        Some(text) => filled(text, &[("things", things), ("field", said), ("value", value)]),
+        None => with_condition(things, field, said, value),
+    }
+}
+
 /// Things that are or have something, or not: `completed todos`, `todos that are not completed`, `notes with attachments`.
 fn with_flag(things: &str, said: &str, holds: bool) -> String {
     if let Some(part) = said.strip_prefix("has ") {
@@ -168,8 +177,10 @@ mod tests {
     #[test]
     fn the_table_is_read_and_every_gap_is_known() {
         let table: Table = toml::from_str(include_str!("templates.toml")).unwrap();
-        let known =
-            ["one", "things", "thing", "field", "fields", "value", "done", "does", "name", "names", "give"];
+        let known = [
+            "one", "things", "thing", "field", "fields", "value", "done", "does", "name", "names", "give",
+            "state",
+        ];
         let general = [&table.field, &table.count, &table.list, &table.most, &table.least, &table.total];
         let texts = general.into_iter().chain([&table.tally]).flat_map(|of| of.values().flatten());
         for gap in texts.chain(table.condition.values()).flat_map(|text| gaps(text)) {

@@ -108,7 +108,8 @@ const OF_CALLS: [&str; 12] = [
     "namespace",
 ];
 /// The same as whole names.
-const LOGGED: [&str; 12] = [
+const LOGGED: [&str; 13] = [
+    "total characters",
     "request id",
     "state key",
     "duration ms",
@@ -151,6 +152,8 @@ pub enum Part {
     Key { noun: String },
     /// It names the file that has the thing of another argument.
     File,
+    /// It is the only one that there is, so nobody says it: this call lists it.
+    Sole { listed: usize },
     /// All records have it in this field.
     Filter { field: String },
     /// All records have this field, and it contains what the argument says.
@@ -343,39 +346,58 @@ impl<'g> Things<'g> {
         for field in records.flatten().filter(|field| KEYS.contains(&words::spoken(&field.name).as_str())) {
             *nouns.entry(self.taken.get(&field.value).unwrap_or(&field.name)).or_default() += 1;
         }
+        // What one of them is called, all are.
+        nouns.retain(|noun, _| !KEYS.contains(&words::spoken(noun).as_str()));
         let taken = nouns.into_iter().max_by_key(|(_, count)| *count).map(|(noun, _)| noun.clone());
-        let taken = taken.filter(|noun| !KEYS.contains(&words::spoken(noun).as_str()));
         match profile.thing("") {
             // What is low on stock is an item.
-            thing if is_of_thing(&thing) => {
-                let lists = self
-                    .graph
-                    .seen
-                    .iter()
-                    .filter(|seen| seen.tool == tool)
-                    .flat_map(|seen| &seen.reading.lists);
-                let first = lists.filter(|one| one.name == list).find_map(|one| one.records.first());
-                let keys = first.into_iter().flatten().filter(|field| words::has_any(&field.name, &KEYS));
-                keys.into_iter().find_map(|field| self.listed_as(&field.value)).unwrap_or(thing)
-            }
+            thing if is_of_thing(&thing) => self.owner_of(tool, list).unwrap_or(thing),
             thing if thing != "entry" && !FORMS.contains(&thing.as_str()) => thing,
             // The items of a cart are no carts.
             _ if taken.is_none() && !list.is_empty() && !words::is_plural(&self.own_name(tool)) => {
                 "entry".into()
             }
-            _ => taken.unwrap_or_else(|| self.own_noun(tool)),
+            _ => match taken.unwrap_or_else(|| self.own_noun(tool)) {
+                noun if is_of_thing(&noun) && list.is_empty() => self.owner_of(tool, list).unwrap_or(noun),
+                noun => noun,
+            },
         }
+    }
+
+    /// What the things of a list are called elsewhere.
+    fn owner_of(&self, tool: usize, list: &str) -> Option<String> {
+        let lists =
+            self.graph.seen.iter().filter(|seen| seen.tool == tool).flat_map(|seen| &seen.reading.lists);
+        let first = lists.filter(|one| one.name == list).find_map(|one| one.records.first());
+        let mut keys = first.into_iter().flatten().filter(|field| words::has_any(&field.name, &KEYS));
+        keys.find_map(|field| self.listed_as(&field.value))
+    }
+
+    /// What the things of a list have in common, if the tool's name says it: `low stock`.
+    pub fn quality(&self, tool: usize, list: &str) -> Option<String> {
+        let is_generic = words::tokens(list).iter().all(|word| GENERIC.contains(&word.as_str()));
+        let thing = match self.profiles[tool].thing("").as_str() {
+            "entry" => self.own_noun(tool),
+            thing => thing.to_owned(),
+        };
+        (is_generic && is_of_thing(&thing) && thing.contains(' ') && self.owner_of(tool, list).is_some())
+            .then_some(thing)
     }
 
     /// What a list of things that an identifier is in calls them.
     fn listed_as(&self, id: &str) -> Option<String> {
         let of = |seen: &SuccessfulCall| {
             let is_it = |field: &Field| field.value == id && words::has_any(&field.name, &KEYS);
-            let has =
-                |list: &&List| list.is_list && !list.is_nested && list.records.iter().flatten().any(is_it);
+            let has = |list: &&List| {
+                (list.is_list || list.is_part) && !list.is_nested && list.records.iter().flatten().any(is_it)
+            };
             let list = seen.reading.lists.iter().find(has)?;
             let is_generic = words::tokens(&list.name).iter().all(|word| GENERIC.contains(&word.as_str()));
-            let noun = self.profiles[seen.tool].thing(if is_generic { "" } else { &list.name });
+            let noun = match self.profiles[seen.tool].thing(if is_generic { "" } else { &list.name }).as_str()
+            {
+                "entry" => self.own_noun(seen.tool),
+                noun => noun.to_owned(),
+            };
             (noun != "entry" && !is_of_thing(&noun) && !FORMS.contains(&noun.as_str())).then_some(noun)
         };
         self.graph.seen.iter().find_map(of)
@@ -452,7 +474,9 @@ impl<'g> Things<'g> {
                         },
                         _ => None,
                     };
-                    let is_plain = (seen.args.is_empty() || among.is_some()) && !list.is_part
+                    let has_pages =
+                        self.profiles[seen.tool].params.iter().any(|one| one.is_limit() || one.is_page());
+                    let is_plain = (seen.args.is_empty() || among.is_some()) && !(list.is_part && has_pages)
                         || matches!(&*seen.args, [only] if is_found(only));
                     let known = Known {
                         noun: noun.clone(),
@@ -565,8 +589,11 @@ impl<'g> Things<'g> {
         if self.profiles[seen.tool].params.iter().any(is_path) {
             return (is_required && words::is_spaced_file(leaf)).then_some(Part::File);
         }
-        if words::preposition_of(&arg.name).is_some() {
+        if words::preposition_of(&arg.name).is_some_and(|preposition| preposition != "on") {
             return None;
+        }
+        if let Some(listed) = self.sole(arg, leaf).filter(|_| is_required) {
+            return Some(Part::Sole { listed });
         }
         let key = self.key(seen, arg, leaf);
         if is_required && key.is_some() {
@@ -581,16 +608,36 @@ impl<'g> Things<'g> {
         if is_search(arg) {
             let named = self.name_field(seen.tool, list)?;
             let query = leaf.to_lowercase();
-            let is_found = all_have(&named, &|value: &str| value.to_lowercase().contains(&query));
-            return (is_found && !leaf.trim().is_empty()).then_some(Part::Search { field: named });
+            // Nobody searches for a part of a word.
+            let has_word = |value: &str| contains_words(&value.to_lowercase(), &query);
+            return (all_have(&named, &has_word) && query.trim().len() > 2)
+                .then_some(Part::Search { field: named });
         }
         let without_keys = |name: &str| -> BTreeSet<String> {
             words::tokens(name).into_iter().filter(|word| !KEYS.contains(&word.as_str())).collect()
         };
         let own = without_keys(&arg.name);
         let field = fields.into_iter().find(|field| !own.is_empty() && without_keys(field) == own)?;
-        let is_it = all_have(field, &|value: &str| value.eq_ignore_ascii_case(leaf));
+        let is_set = list.records.iter().flatten().any(|one| one.name == field && one.is_set);
+        let is_it = all_have(field, &|value: &str| {
+            value.eq_ignore_ascii_case(leaf)
+                || is_set && value.split(", ").any(|item| item.eq_ignore_ascii_case(leaf))
+        });
         (is_it && self.filters(seen, arg, list)).then(|| Part::Filter { field: field.to_owned() })
+    }
+
+    /// The call that lists the value of an argument as the only one, if no call took another one.
+    fn sole(&self, arg: &Arg, leaf: &str) -> Option<usize> {
+        let args = self.graph.seen.iter().flat_map(|seen| &seen.args).filter(|other| other.name == arg.name);
+        if args.into_iter().any(|other| other.leaf.as_deref() != Some(leaf)) {
+            return None;
+        }
+        let is_sole = |list: &List| {
+            let value = |record: &Record| matches!(&**record, [only] if only.value == leaf);
+            list.is_list && !list.is_nested && list.records.len() == 1 && list.records.iter().all(value)
+        };
+        let lists = |seen: &SuccessfulCall| seen.args.is_empty() && seen.reading.lists.iter().any(is_sole);
+        self.graph.seen.iter().position(lists)
     }
 
     /// Whether an argument leaves something out: no call without it, or with another value of it, shows the same.
@@ -620,11 +667,18 @@ impl<'g> Things<'g> {
         let noun = if said.is_empty() { own()? } else { said.join(" ") };
         let is_name =
             || self.names.keys().any(|(thing, name)| is_alike(thing, &noun) && *name == leaf.to_lowercase());
+        // `jakub`, which stands under `short name`.
+        let is_short = |field: &str| {
+            words::split(field).last().is_some_and(|last| NAMES.contains(&last.as_str()) || last == "login")
+        };
+        let takes_names = words::split(&arg.name).last().is_some_and(|last| last == "name");
         let is_own = || {
             let known = self.graph.known.get(leaf);
-            words::is_code(leaf) && known.is_some_and(|known| known.words.contains(&words::singular(&noun)))
+            takes_names && known.is_some_and(|known| known.fields().any(is_short))
+                || words::is_code(leaf)
+                    && known.is_some_and(|known| known.words.contains(&words::singular(&noun)))
         };
-        (has_key || is_name() || is_own()).then_some(Part::Key { noun })
+        (has_key || !is_moment(leaf) && (is_name() || is_own())).then_some(Part::Key { noun })
     }
 
     /// The list that a call is about.
@@ -688,6 +742,14 @@ fn is_empty(value: &str) -> bool {
 /// Whether a value is worth an answer.
 pub fn tells(value: &str) -> bool {
     !is_empty(value) && value.len() <= VALUE && !["true", "false"].contains(&value)
+}
+
+/// Whether a text has these words, from the beginning of a word to the end of one.
+fn contains_words(text: &str, words: &str) -> bool {
+    let is_letter = |letter: Option<char>| letter.is_some_and(char::is_alphanumeric);
+    text.match_indices(words).any(|(at, _)| {
+        !is_letter(text[..at].chars().next_back()) && !is_letter(text[at + words.len()..].chars().next())
+    })
 }
 
 /// Whether an argument is what a search looks for.
@@ -800,5 +862,59 @@ mod tests {
         ] {
             assert_eq!(things.role(1, "ticket", field), role, "{field}");
         }
+    }
+
+    #[test]
+    fn things_with_a_quality_are_called_by_their_own_noun() {
+        let profiles = [
+            profile("list_items", "All items.", &json!({})),
+            profile("low_stock", "Items below their minimum.", &json!({})),
+        ];
+        let item = |sku: &str, name: &str| json!({"sku": sku, "name": name, "on_hand": 4});
+        let mut graph = Graph::default();
+        add(
+            &mut graph,
+            &profiles,
+            0,
+            &json!({}),
+            &json!([item("007", "Saw"), item("008", "Hammer"), item("009", "File")]),
+        );
+        add(&mut graph, &profiles, 1, &json!({}), &json!([item("008", "Hammer"), item("009", "File")]));
+        let things = Things::new(&graph, &profiles);
+        assert_eq!(
+            (things.noun(1, ""), things.quality(1, "").as_deref()),
+            ("item".into(), Some("low stock"))
+        );
+        assert_eq!(things.quality(0, ""), None);
+    }
+
+    #[test]
+    fn an_argument_with_one_value_is_looked_up_and_not_said() {
+        let note = json!({"required": ["vault", "note_id"], "properties": {"vault": {"type": "string"},
+            "note_id": {"type": "string"}}});
+        let profiles =
+            [profile("list_vaults", "All vaults.", &json!({})), profile("read_note", "Read a note.", &note)];
+        let mut graph = Graph::default();
+        add(&mut graph, &profiles, 0, &json!({}), &json!({"vaults": ["home"]}));
+        for id in ["n1", "n2"] {
+            let found = json!({"note": {"id": id, "author": format!("Ann {id}"), "pages": 3}});
+            add(&mut graph, &profiles, 1, &json!({"vault": "home", "note_id": id}), &found);
+        }
+        let parts = vec![Part::Sole { listed: 0 }, Part::Key { noun: "note".into() }];
+        assert_eq!(Things::new(&graph, &profiles).matter(1), Matter::Things(parts.clone()));
+        add(
+            &mut graph,
+            &profiles,
+            1,
+            &json!({"vault": "work", "note_id": "n3"}),
+            &json!({"note": {"id": "n3", "pages": 1}}),
+        );
+        assert_ne!(Things::new(&graph, &profiles).matter(1), Matter::Things(parts));
+    }
+
+    #[test]
+    fn a_search_is_for_whole_words() {
+        assert!(contains_words("import of products", "import") && contains_words("a b", "b"));
+        assert!(!contains_words("marguerite", "it") && !contains_words("", "it"));
     }
 }

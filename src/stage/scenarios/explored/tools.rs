@@ -85,7 +85,28 @@ pub struct ToolProfile {
 /// unless `writes` says otherwise. On a server whose contract is `read-only`, these are the tools that do not contradict it. Tools
 /// that the server declares destructive are called only if `writes` names them, where there is a state of their own.
 pub fn profiles(tools: &[Tool], servers: &Servers, writes: &ExploreWrites) -> Vec<ToolProfile> {
-    tools.iter().filter(|tool| !tool.synthetic).filter_map(|tool| profile(tool, servers, writes)).collect()
+    let mut profiles: Vec<ToolProfile> = tools
+        .iter()
+        .filter(|tool| !tool.synthetic)
+        .filter_map(|tool| profile(tool, servers, writes))
+        .collect();
+    without_server(&mut profiles);
+    profiles
+}
+
+/// Drops the word with which the names of all tools begin, if each goes on with another noun: it is the server's name.
+fn without_server(profiles: &mut [ToolProfile]) {
+    const FEW: usize = 3;
+    let first = |profile: &ToolProfile| words::split(&profile.name).into_iter().next();
+    let Some(name) = profiles.first().and_then(first) else { return };
+    let is_server = |profile: &ToolProfile| {
+        first(profile).as_ref() == Some(&name)
+            && profile.nouns.first() == Some(&name)
+            && profile.nouns.len() > 1
+    };
+    if profiles.len() >= FEW && profiles.iter().all(is_server) {
+        profiles.iter_mut().for_each(|profile| _ = profile.nouns.remove(0));
+    }
 }
 
 /// Why a tool is not called.

@@ -98,7 +98,7 @@ pub fn ask(rule: &AnswerRule, scene: &Scene<'_>) -> Vec<(String, String)> {
 
 /// A field's name in a sentence.
 pub fn field(name: &str) -> String {
-    if name.is_empty() { "name".to_owned() } else { words::spoken_field(name) }
+    if name.is_empty() { "name".to_owned() } else { words::in_full(&words::spoken_field(name)) }
 }
 
 pub fn be(phrase: &str) -> &'static str {

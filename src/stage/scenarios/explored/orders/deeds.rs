@@ -4,6 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use serde_json::Value;
 
+use super::contents;
 use crate::{
     chat::ToolCall,
     mcp::plain,
@@ -13,7 +14,7 @@ use crate::{
             changes,
             graph::{self, Graph},
             phrases::{Class, FieldPlace, PHRASES, Role, Verb},
-            seeds::{Kind, Param},
+            seeds::{Kind, Param, is_query},
             tools::ToolProfile,
         },
         harvest::{self, List, Record},
@@ -38,7 +39,7 @@ const NAME_CHARS: usize = 60;
 const CATEGORIES: usize = 10;
 const QUALIFIERS: [&str; 8] = ["new", "to", "from", "target", "source", "destination", "by", "current"];
 
-/// A list of things that a reading call without arguments gives.
+/// A list of things that a reading call without arguments gives, or else the longest that a search finds.
 #[derive(Debug)]
 pub struct Things {
     /// `ticket`
@@ -55,6 +56,10 @@ pub struct Things {
     /// A call that shows one of them: the tool, and its parameter.
     pub getters: Vec<(usize, String)>,
     pub views: Vec<View>,
+    /// Searches for the name of a thing that find it, by its key.
+    pub searches: BTreeMap<String, ToolCall>,
+    /// The parameter of a search, if no call lists them without one.
+    pub search: Option<String>,
 }
 
 /// Those of the things that have a value, as their list gives them if it is asked for these.
@@ -74,6 +79,15 @@ impl Things {
 
     pub fn name_of<'t>(&'t self, record: &'t Record) -> Option<&'t str> {
         value_of(record, self.name.as_deref()?)
+    }
+
+    /// What a thing is called, though others may be called so.
+    pub fn title_of<'t>(&'t self, record: &'t Record) -> Option<&'t str> {
+        let is_title = |field: &&harvest::Field| {
+            field.name.is_empty()
+                || words::split(&field.name).last().is_some_and(|last| NAMES.contains(&last.as_str()))
+        };
+        self.name_of(record).or_else(|| Some(record.iter().find(is_title)?.value.as_str()))
     }
 
     /// Fields with few values that several things share.
@@ -113,9 +127,12 @@ impl Things {
 pub fn things(graph: &Graph, profiles: &[ToolProfile]) -> Vec<Things> {
     let mut found: Vec<Things> = Vec::new();
     let taken = taken(graph, profiles);
-    for seen in &graph.seen {
+    let longest: Vec<&graph::SuccessfulCall> =
+        (0..profiles.len()).filter_map(|tool| longest_search(graph, &profiles[tool], tool)).collect();
+    let plain = graph.seen.iter().filter(|seen| seen.args.is_empty());
+    for seen in plain.chain(longest) {
         let profile = &profiles[seen.tool];
-        if !seen.args.is_empty() || !changes::reads(profile) || graph.is_random(seen.tool) {
+        if !changes::reads(profile) || graph.is_random(seen.tool) {
             continue;
         }
         // A list that ends at ten is whole where the tool has no pages.
@@ -124,7 +141,7 @@ pub fn things(graph: &Graph, profiles: &[ToolProfile]) -> Vec<Things> {
         let changing = graph.changing(seen.tool);
         for list in own.lists.into_iter().filter(|list| !list.is_nested && list.records.len() > 1) {
             let Some(key) = key(&list, &changing, &taken) else { continue };
-            let is_whole = list.is_list && !list.is_part && !has_pages;
+            let is_whole = list.is_list && !list.is_part && !has_pages && seen.args.is_empty();
             let noun = noun(profile, &list.name);
             if found.iter().any(|known| known.noun == noun && known.key == key) {
                 continue;
@@ -140,7 +157,14 @@ pub fn things(graph: &Graph, profiles: &[ToolProfile]) -> Vec<Things> {
                 is_whole,
                 getters: Vec::new(),
                 views: Vec::new(),
+                searches: BTreeMap::new(),
+                search: seen.args.first().map(|arg| arg.name.clone()),
             });
+        }
+    }
+    for tool in 0..profiles.len() {
+        if changes::reads(&profiles[tool]) && found.iter().all(|things| things.tool != tool) {
+            found.extend(of_parts(graph, profiles, tool, &taken));
         }
     }
     for things in &mut found {
@@ -162,8 +186,75 @@ pub fn things(graph: &Graph, profiles: &[ToolProfile]) -> Vec<Things> {
             .filter(|seen| seen.tool == things.tool)
             .filter_map(|seen| view(seen, &things.key))
             .collect();
+        things.searches = searches(graph, profiles, things);
     }
     found
+}
+
+/// The things of a tool whose list is too long to be read as a whole, from those that it lists by the values of an argument.
+fn of_parts(graph: &Graph, profiles: &[ToolProfile], tool: usize, taken: &BTreeSet<&str>) -> Option<Things> {
+    let profile = &profiles[tool];
+    let is_closed = |name: &str| profile.params.iter().any(|param| param.name == name && param.is_closed);
+    let is_part = |seen: &&graph::SuccessfulCall| {
+        seen.tool == tool && matches!(&*seen.args, [arg] if is_closed(&arg.name))
+    };
+    let mut all = List::default();
+    for seen in graph.seen.iter().filter(is_part) {
+        for list in seen.reading.lists.iter().filter(|list| list.is_list && !list.is_nested) {
+            all.name.clone_from(&list.name);
+            let new: Vec<Record> =
+                list.records.iter().filter(|record| !all.records.contains(record)).cloned().collect();
+            all.records.extend(new);
+        }
+    }
+    let key = key(&all, &graph.changing(tool), taken).filter(|_| all.records.len() > 1)?;
+    Some(Things {
+        noun: noun(profile, &all.name),
+        tool,
+        chars: usize::MAX,
+        name: name(&all, &key),
+        key,
+        records: all.records,
+        is_whole: false,
+        getters: Vec::new(),
+        views: Vec::new(),
+        searches: BTreeMap::new(),
+        search: None,
+    })
+}
+
+/// The search of a tool that finds most, if the tool needs one.
+fn longest_search<'g>(
+    graph: &'g Graph,
+    profile: &ToolProfile,
+    tool: usize,
+) -> Option<&'g graph::SuccessfulCall> {
+    let required: Vec<&Param> = profile.params.iter().filter(|param| param.is_required).collect();
+    let [only] = &required[..] else { return None };
+    let is_it = |seen: &&graph::SuccessfulCall| {
+        seen.tool == tool && matches!(&*seen.args, [arg] if arg.name == only.name && is_query(&arg.name))
+    };
+    let records = |seen: &&graph::SuccessfulCall| {
+        seen.reading.lists.iter().map(|list| list.records.len()).max().unwrap_or_default()
+    };
+    graph.seen.iter().filter(is_it).max_by_key(records)
+}
+
+fn searches(graph: &Graph, profiles: &[ToolProfile], things: &Things) -> BTreeMap<String, ToolCall> {
+    let of = |seen: &graph::SuccessfulCall| {
+        let [arg] = seen.args.as_slice() else { return None };
+        let name =
+            arg.leaf.as_deref().filter(|_| is_query(&arg.name) && changes::reads(&profiles[seen.tool]))?;
+        let is_it =
+            |record: &&Record| things.name_of(record).is_some_and(|own| own.eq_ignore_ascii_case(name));
+        let key = things.key_of(things.records.iter().find(is_it)?);
+        let lists = seen.reading.lists.iter().filter(|list| !list.is_nested);
+        let mut found = lists.flat_map(|list| &list.records);
+        found
+            .any(|record| value_of(record, &things.key) == Some(key))
+            .then(|| (key.to_owned(), seen.call.clone()))
+    };
+    graph.seen.iter().filter_map(of).collect()
 }
 
 fn view(seen: &graph::SuccessfulCall, key: &str) -> Option<View> {
@@ -284,6 +375,13 @@ pub struct Deed<'g> {
     pub item: Option<usize>,
 }
 
+impl Deed<'_> {
+    /// The parameter of the thing that is changed.
+    pub fn target_param(&self) -> Option<&str> {
+        Some(self.slots[self.target?].param.name.as_str())
+    }
+}
+
 /// What can be done. A tool that takes structures, or whose verb is not known, is none.
 pub fn deeds<'g>(graph: &Graph, profiles: &'g [ToolProfile], things: &[Things]) -> Vec<Deed<'g>> {
     let writing = profiles.iter().enumerate().filter(|(_, profile)| !changes::reads(profile));
@@ -297,8 +395,9 @@ pub fn about_nothing(graph: &Graph, profiles: &[ToolProfile], things: &[Things])
         let required: Vec<&Param> = profile.params.iter().filter(|param| param.is_required).collect();
         let verb = PHRASES.verb(&profile.name, &profile.description).filter(|_| !changes::reads(profile));
         verb.is_some_and(|verb| {
-            let is_free =
-                |param: &Param| matches!(other_fill(graph, param, None, &verb), Some(Fill::Free(_)));
+            let is_free = |param: &Param| {
+                matches!(other_fill(graph, param, (None, things), &verb), Some(Fill::Free(_)))
+            };
             let is_own =
                 |param: &&Param| reference(graph, *tool, profile, param, things).is_none() && is_free(param);
             PHRASES.class(&verb.stem, |_| true).is_some_and(|class| class.name == "other")
@@ -338,7 +437,7 @@ fn deed<'g>(graph: &Graph, tool: usize, profile: &'g ToolProfile, things: &[Thin
         .into_iter()
         .filter_map(|(param, fill)| {
             let noun = slot_noun(param, fill.as_ref(), things, &verb);
-            let fill = fill.or_else(|| other_fill(graph, param, of_target, &verb))?;
+            let fill = fill.or_else(|| other_fill(graph, param, (of_target, things), &verb))?;
             Some(Slot { param, fill, noun })
         })
         .collect();
@@ -437,7 +536,7 @@ fn reference(
         .filter_map(|arg| arg.leaf.as_deref())
         .collect();
     let is_free = PHRASES.role(&param.name).is_some_and(Role::is_free) && !says_key;
-    let mut best: Option<(usize, Fill)> = None;
+    let mut best: Option<((usize, bool, bool), Fill)> = None;
     for (place, things) in things.iter().enumerate() {
         let count = |field: &str| {
             things
@@ -459,10 +558,13 @@ fn reference(
         let is_proof = is_named && (says_key || score > 100 || worked.is_empty())
             // Names work wherever any text does.
             || !is_integer && !is_free && by_key > 0 && score < 100;
-        if fits && is_proof && (!is_free || is_named) && best.as_ref().is_none_or(|(other, _)| score > *other)
+        // Of two lists, the one that is called so, and the one with names.
+        let is_exact = words::tokens(&things.noun).len() == 1;
+        let rank = (score, things.name.is_some(), is_exact);
+        if fits && is_proof && (!is_free || is_named) && best.as_ref().is_none_or(|(other, _)| rank > *other)
         {
             let by_name = by_name > by_key || (!says_key && worked.is_empty() && things.name.is_some());
-            best = Some((score, Fill::Thing { things: place, by_name }));
+            best = Some((rank, Fill::Thing { things: place, by_name }));
         }
     }
     // The name of a new thing is no thing.
@@ -471,7 +573,12 @@ fn reference(
 }
 
 /// Values for a parameter that names no thing of a list.
-fn other_fill(graph: &Graph, param: &Param, target: Option<&Things>, verb: &Verb) -> Option<Fill> {
+fn other_fill(
+    graph: &Graph,
+    param: &Param,
+    (target, things): (Option<&Things>, &[Things]),
+    verb: &Verb,
+) -> Option<Fill> {
     let plain_of = |values: &[Value]| values.iter().map(plain).collect::<Vec<String>>();
     if param.is_closed {
         return Some(Fill::Choice(plain_of(&param.seeds)));
@@ -519,6 +626,11 @@ fn other_fill(graph: &Graph, param: &Param, target: Option<&Things>, verb: &Verb
             (!numbers.is_empty()).then_some(Fill::Choice(numbers))
         }
         Kind::Text if is_category => Some(Fill::Choice(values)),
+        // Times like those that the server has.
+        Kind::Text if param.seeds.iter().any(|seed| is_moment(&plain(seed))) => {
+            let known: Vec<String> = named.into_iter().filter(|text| is_moment(text)).collect();
+            Some(Fill::Choice(if known.is_empty() { PHRASES.pool(param, "").to_vec() } else { known }))
+        }
         Kind::Text if !param.seeds.is_empty() => Some(Fill::Choice(plain_of(&param.seeds))),
         Kind::Text if words::split(&param.name).last().is_some_and(|last| KEYS.contains(&last.as_str())) => {
             // What it takes is not listed; what worked is a value.
@@ -528,7 +640,21 @@ fn other_fill(graph: &Graph, param: &Param, target: Option<&Things>, verb: &Verb
         }
         Kind::Text => {
             let thing = target.map_or_else(|| verb.object.join(" "), |target| target.noun.clone());
-            Some(Fill::Free(PHRASES.pool(param, &thing).to_vec()))
+            let object = verb.object.last().map(String::as_str).unwrap_or_default();
+            // The title of a ticket for a customer is that of a ticket.
+            let is_named = PHRASES.role(&param.name).is_some_and(|role| role.is_name) && !object.is_empty();
+            let thing = if is_named { object } else { thing.as_str() };
+            let is_it = |other: &&Things| contents::last(&other.noun) == contents::last(thing);
+            let same = things.iter().filter(is_it).chain(target.filter(is_it));
+            let titles: Vec<&str> =
+                same.flat_map(|of| of.records.iter().filter_map(|record| of.title_of(record))).collect();
+            let own = contents::of(graph, param, [object, thing], &titles);
+            match own.is_empty() {
+                // Nobody knows what stands there.
+                true if !param.is_required && PHRASES.role(&param.name).is_none() => None,
+                true => Some(Fill::Free(PHRASES.pool(param, thing).to_vec())),
+                false => Some(Fill::Free(own)),
+            }
         }
         _ => None,
     }

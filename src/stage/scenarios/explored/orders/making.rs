@@ -1,17 +1,22 @@
 //! Orders as sentences with the calls that carry them out.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use serde_json::Value;
 
-use super::deeds::{Deed, Fill, Slot, Things, View, call, pick, typed};
+use super::{
+    Lesson, contents,
+    deeds::{Deed, Fill, Slot, Things, View, call, pick, typed},
+};
 use crate::{
     chat::ToolCall,
     stage::scenarios::{
-        candidate::value_of,
+        candidate::{day, is_moment, value_of},
         explored::{
             graph,
             phrases::{FieldPlace, PHRASES},
+            seeds::Kind,
+            templates,
             tools::ToolProfile,
             wording,
         },
@@ -50,6 +55,8 @@ pub struct Order {
     pub entity: BTreeMap<String, String>,
     /// The things that the first call, which looks them up, must give and no other: their list, key and values.
     pub found: Option<(String, Vec<String>)>,
+    /// The only thing that it changes: its list and its record there.
+    pub target: Option<(usize, usize)>,
 }
 
 /// The values of a call.
@@ -86,10 +93,14 @@ impl<'m> Maker<'m> {
             (0..direct).filter_map(|number| self.direct(deed, number)).collect(),
             (0..OF_KIND).filter_map(|number| self.described(deed, number)).collect(),
             (0..OF_KIND).filter_map(|number| self.several(deed, number)).collect(),
-            (0..OF_KIND).filter_map(|number| self.conditional(deed, number)).collect(),
             (0..OF_KIND / 3).filter_map(|number| self.missing(deed, number)).collect(),
         ];
         kinds.into_iter().collect()
+    }
+
+    /// Orders on a condition, by what the tool is known to do.
+    pub fn conditional_orders(&self, deed: &Deed<'m>, lesson: &Lesson) -> Vec<Order> {
+        (0..OF_KIND).filter_map(|number| self.conditional(deed, lesson, number)).collect()
     }
 
     fn target<'t>(&'t self, deed: &Deed<'_>) -> Option<&'t Things> {
@@ -103,7 +114,18 @@ impl<'m> Maker<'m> {
     fn filled<'d>(&self, deed: &'d Deed<'d>, record: Option<usize>, draw: &str) -> Option<Filled<'d>> {
         let of_target = self.target(deed);
         let required = |slot: &Slot<'_>| slot.param.is_required;
-        let is_extra = |slot: &Slot<'_>| !slot.param.is_required && !matches!(slot.fill, Fill::Thing { .. });
+        // What is new has no text of another thing.
+        let is_remark = |slot: &Slot<'_>| {
+            let is_number = matches!(slot.param.kind, Kind::Integer | Kind::Number)
+                && !PHRASES.role(&slot.param.name).is_some_and(|role| role.is_in_front);
+            deed.class.name == "make" && is_number
+                || ["make", "set"].contains(&deed.class.name.as_str())
+                    && matches!(slot.fill, Fill::Free(_))
+                    && PHRASES.role(&slot.param.name).is_some_and(|role| role.pool() == Some("remarks"))
+        };
+        let is_extra = |slot: &Slot<'_>| {
+            !slot.param.is_required && !matches!(slot.fill, Fill::Thing { .. }) && !is_remark(slot)
+        };
         let extras: Vec<usize> =
             (0..deed.slots.len()).filter(|place| is_extra(&deed.slots[*place])).collect();
         let needs = deed
@@ -150,11 +172,17 @@ impl<'m> Maker<'m> {
                     });
                     let others: Vec<&String> =
                         values.iter().filter(|value| Some(value.as_str()) != now).collect();
-                    let plain = (*pick(self.seed, &name, draw, &others)?).clone();
+                    let plain = day(pick(self.seed, &name, draw, &others)?).to_owned();
                     Said { shown: said_value(&plain), plain, record: None }
                 }
                 Fill::Free(values) => {
-                    let plain = pick(self.seed, &name, draw, values)?.clone();
+                    let drawn = || pick(self.seed, &name, draw, values).cloned();
+                    // A thing gets a new name after its own.
+                    let is_name = PHRASES.role(&slot.param.name).is_some_and(|role| role.is_name);
+                    let own = of_target.zip(record).filter(|_| is_name && deed.class.name != "add");
+                    let own = own.and_then(|(things, record)| things.title_of(things.records.get(record)?));
+                    let renewed = own.and_then(|own| contents::renewed(&[own.to_owned()]).pop());
+                    let plain = renewed.or_else(drawn)?;
                     let is_bare =
                         plain.starts_with(|letter: char| letter.is_ascii_digit()) || plain.contains('@');
                     Said {
@@ -166,7 +194,34 @@ impl<'m> Maker<'m> {
             };
             slots.push((slot, typed(slot.param, &value.plain)?, value));
         }
+        self.set_times(&mut slots, draw);
         Some(Filled { slots })
+    }
+
+    /// Gives a beginning and an end the times of one thing that has both.
+    fn set_times(&self, slots: &mut [(&Slot<'_>, Value, Said)], draw: &str) {
+        let is_time = |(slot, _, said): &(&Slot<'_>, Value, Said)| {
+            let is_end = |name: &str| words::has_any(name, &["start", "end", "begin", "from", "until", "to"]);
+            is_moment(&said.plain) && is_end(&slot.param.name)
+        };
+        let places: Vec<usize> = (0..slots.len()).filter(|place| is_time(&slots[*place])).collect();
+        let [first, second] = places[..] else { return };
+        let both = |record: &Record| -> Option<[String; 2]> {
+            let of = |place: usize| {
+                value_of(record, &slots[place].0.param.name).map(|value| day(value).to_owned())
+            };
+            Some([of(first)?, of(second)?])
+        };
+        let pairs: Vec<[String; 2]> =
+            self.things.iter().flat_map(|things| &things.records).filter_map(both).collect();
+        let own = [slots[first].2.plain.clone(), slots[second].2.plain.clone()];
+        let mut times = pick(self.seed, "times", draw, &pairs).cloned().unwrap_or(own);
+        times.sort();
+        for (place, plain) in places.into_iter().zip(times) {
+            let Some(value) = typed(slots[place].0.param, &plain) else { return };
+            slots[place].1 = value;
+            slots[place].2 = Said { shown: said_value(&plain), plain, record: None };
+        }
     }
 
     /// A thing by its key or its name.
@@ -216,6 +271,10 @@ impl<'m> Maker<'m> {
                 "add" | "remove" if role.is_some_and(|role| role.is_by) => {
                     by = format!(" by {}", by_whom(said))
                 }
+                // Order 7, which no list has.
+                "other" if deed.target.is_none() && is_of_object(deed, slot) => {
+                    target = Some(words::called(&object_noun(deed), &said.plain));
+                }
                 "other" if role.is_some_and(|role| role.is_in_front) => {
                     front = format!("{} of ", said.shown);
                 }
@@ -223,7 +282,11 @@ impl<'m> Maker<'m> {
             }
         }
         rest.sort_by_key(|(rank, _)| *rank);
-        let mut rest = joined_rest(&rest);
+        // The fine of 5 is paid: what says which one it is stays with it.
+        let is_near =
+            |(rank, _): &(usize, String)| *rank == 0 && target.is_none() && deed.class.name == "other";
+        let (near, behind): (Vec<_>, Vec<_>) = rest.into_iter().partition(is_near);
+        let (near, mut rest) = (joined_rest(&near), joined_rest(&behind));
         let class = deed.class.name.as_str();
         let noun = object_noun(deed);
         let object = match class {
@@ -233,7 +296,7 @@ impl<'m> Maker<'m> {
             }
             _ => match &target {
                 Some(target) => format!("{front}{target}"),
-                None if !noun.is_empty() => format!("the {noun}"),
+                None if !noun.is_empty() => format!("the {noun}{near}"),
                 None => return None,
             },
         };
@@ -301,7 +364,7 @@ impl<'m> Maker<'m> {
             })
             .collect();
         match own.is_empty() || !is_vague {
-            true => slot.noun.clone(),
+            true => words::in_full(&slot.noun),
             false => own.join(" "),
         }
     }
@@ -318,14 +381,19 @@ impl<'m> Maker<'m> {
             let preposition = match own.first().map(String::as_str) {
                 Some("from" | "source" | "origin") => "from",
                 Some("to" | "destination" | "target" | "dest" | "new") => "to",
-                _ => PHRASES.preposition(&deed.verb.stem),
+                _ => PHRASES
+                    .preposition_of_object(&object_noun(deed), &slot.noun)
+                    .filter(|_| class == "make")
+                    .unwrap_or_else(|| PHRASES.preposition(&deed.verb.stem, &slot.noun)),
             };
-            return (1, format!("{preposition} {value}"));
+            // What is meant stands in front of whose it is.
+            let rank = if preposition == "on" || preposition == "of" { 0 } else { 1 };
+            return (rank, format!("{preposition} {value}"));
         }
         match role {
             // A new name: `rename it to`.
             Some(role) if role.is_name && class != "make" => {
-                (1, format!("{} {value}", PHRASES.preposition(&deed.verb.stem)))
+                (1, format!("{} {value}", PHRASES.preposition(&deed.verb.stem, "")))
             }
             Some(role) if role.is_name && !slot.noun.is_empty() => (0, format!("called {value}")),
             Some(role) if role.is_of && class == "other" && deed.target.is_none() => {
@@ -335,14 +403,25 @@ impl<'m> Maker<'m> {
             Some(role) if role.is_in_front && class == "make" => {
                 (2, format!("with the {} {value}", slot.noun))
             }
+            // The reminder's date, and not the day when something is done.
+            Some(role) if role.is_plain_moment() && words::split(&slot.param.name).len() > 1 => {
+                (2, format!("with the {} {value}", spoken(&slot.param.name)))
+            }
             Some(role) => {
-                (2, role.said.replace("{value}", value).replace("{param}", &spoken(&slot.param.name)))
+                // One tag.
+                let param = spoken(&slot.param.name);
+                let param =
+                    if matches!(slot.param.kind, Kind::List(_)) { words::singular(&param) } else { param };
+                (2, role.said.replace("{value}", value).replace("{param}", &param))
+            }
+            None if PHRASES.place_of(&slot.noun) == FieldPlace::First => {
+                (2, format!("with {value} {}", slot.noun))
             }
             None if class != "make"
                 && !matches!(slot.fill, Fill::Free(_))
                 && (is_person(&said.plain) || PHRASES.place_of(&slot.noun) == FieldPlace::Of) =>
             {
-                (1, format!("{} {value}", PHRASES.preposition(&deed.verb.stem)))
+                (1, format!("{} {value}", PHRASES.preposition(&deed.verb.stem, &slot.noun)))
             }
             None if class != "make" && PHRASES.place_of(&slot.noun) == FieldPlace::Within => {
                 (1, format!("to {value}"))
@@ -383,6 +462,14 @@ impl<'m> Maker<'m> {
         filled: &Filled<'_>,
         (task, closing): (String, String),
     ) -> Order {
+        let target = deed.target.and_then(|target| {
+            let name = &deed.slots[target].param.name;
+            let (slot, _, said) = filled.slots.iter().find(|(slot, ..)| slot.param.name == *name)?;
+            match slot.fill {
+                Fill::Thing { things, .. } => Some((things, said.record?)),
+                _ => None,
+            }
+        });
         Order {
             tool: deed.tool,
             kind,
@@ -392,6 +479,7 @@ impl<'m> Maker<'m> {
             expected: Expected::Changed,
             entity: Self::entity(filled),
             found: None,
+            target,
         }
     }
 
@@ -405,7 +493,8 @@ impl<'m> Maker<'m> {
 
     /// The list of things as a call, if an agent sees all of it.
     fn list(&self, things: &Things) -> Option<ToolCall> {
-        (things.chars <= self.result_chars).then(|| call(&self.profiles[things.tool], []))
+        (things.chars <= self.result_chars && things.search.is_none())
+            .then(|| call(&self.profiles[things.tool], []))
     }
 
     /// A call that lists a thing, and the word that the call's argument is: `on-hold`.
@@ -414,6 +503,13 @@ impl<'m> Maker<'m> {
             return Some((list, String::new()));
         }
         let key = things.key_of(&things.records[record]);
+        if let Some((param, name)) = things.search.as_ref().zip(things.name_of(&things.records[record])) {
+            let search = call(&self.profiles[things.tool], [(param.clone(), name.into())]);
+            return Some((search, String::new()));
+        }
+        if let Some(search) = things.searches.get(key) {
+            return Some((search.clone(), String::new()));
+        }
         let is_seen = |view: &&View| view.chars <= self.result_chars && view.keys.contains(key);
         let is_word = |view: &&View| {
             view.value == "false"
@@ -427,13 +523,10 @@ impl<'m> Maker<'m> {
         Some((view.call.clone(), word))
     }
 
-    /// Whether people say what identifies the things, or the things have no other name.
+    /// Whether people say what identifies the things.
     fn is_said(&self, filled: &Filled<'_>) -> bool {
         let is_opaque = |(slot, _, said): &(&Slot<'_>, Value, Said)| match (&slot.fill, said.record) {
-            (Fill::Thing { things, by_name: false }, Some(record)) => {
-                let things = &self.things[*things];
-                words::is_opaque(&said.plain) && things.name_of(&things.records[record]).is_some()
-            }
+            (Fill::Thing { by_name: false, .. } | Fill::Choice(_), _) => words::is_opaque(&said.plain),
             _ => false,
         };
         !filled.slots.iter().any(is_opaque)
@@ -480,6 +573,9 @@ impl<'m> Maker<'m> {
         };
         let said = self.sentence(deed, &filled, Some(&thing), &draw)?;
         let mut order = self.order(deed, "described", &filled, said);
+        // A search must find this one, and no other of the same name.
+        let key = things.key_of(&things.records[index]).to_owned();
+        order.found = things.search.is_some().then(|| (things.key.clone(), vec![key]));
         order.calls.splice(0..0, lists);
         Some(order)
     }
@@ -525,6 +621,7 @@ impl<'m> Maker<'m> {
                 None => self.list(things)?,
             },
         );
+        order.target = None;
         order.entity.remove(&target.name);
         order.entity.extend(keys.iter().map(|(field, value)| ((*field).to_owned(), (*value).to_owned())));
         Some(order)
@@ -554,39 +651,71 @@ impl<'m> Maker<'m> {
         groups.into_iter().nth(number)
     }
 
+    /// The fields that a condition may be about, with the values that the order presumes: what it sets, or the state that it
+    /// changes, or else a state in which it works.
+    fn presumed<'t>(
+        &self,
+        deed: &Deed<'_>,
+        things: &'t Things,
+        (lesson, filled): (&Lesson, &Filled<'_>),
+    ) -> Vec<(&'t str, Vec<&'t str>)> {
+        let categories = things.categories();
+        let is_set = |field: &str| {
+            let is_it = |slot: &Slot<'_>| words::tokens(&slot.noun) == words::tokens(field);
+            deed.class.name == "set"
+                && filled
+                    .slots
+                    .iter()
+                    .any(|(slot, ..)| is_it(slot) && Some(slot.param.name.as_str()) != deed.target_param())
+        };
+        let set: Vec<_> = categories.iter().filter(|(field, _)| is_set(field)).cloned().collect();
+        if !set.is_empty() {
+            return set;
+        }
+        let of = |values: &BTreeMap<String, BTreeSet<String>>,
+                  fits: &dyn Fn(&str) -> bool|
+         -> Vec<(&'t str, Vec<&'t str>)> {
+            let known = |(field, all): &(&'t str, Vec<&'t str>)| {
+                let known = values.get(*field).filter(|_| fits(field))?;
+                Some((*field, all.iter().copied().filter(|value| known.contains(*value)).collect()))
+            };
+            categories.iter().filter_map(known).collect()
+        };
+        // Who orders something on a condition means a state, how urgent it is, or whose it is.
+        let is_state = |field: &str| PHRASES.place_of(field) == FieldPlace::Adjective;
+        let changed = of(&lesson.changed, &is_state);
+        if !changed.is_empty() {
+            return changed;
+        }
+        let is_condition = |field: &str| {
+            let is_said = match PHRASES.place_of(field) {
+                FieldPlace::Adjective | FieldPlace::First => true,
+                FieldPlace::Of => PHRASES.state_of(field).is_some(),
+                FieldPlace::Within | FieldPlace::With => false,
+            };
+            is_said && !lesson.changed.contains_key(field)
+        };
+        of(&lesson.worked, &is_condition)
+    }
+
     /// Something to do if a thing has a value, and a thing that has it or has not.
-    fn conditional(&self, deed: &Deed<'_>, number: usize) -> Option<Order> {
+    fn conditional(&self, deed: &Deed<'_>, lesson: &Lesson, number: usize) -> Option<Order> {
         let things = self.target(deed)?;
         let draw = format!("conditional {number}");
         let index = self.record(deed, "conditional", number)?;
         let record = &things.records[index];
         let filled = self.filled(deed, Some(index), &draw).filter(|filled| self.is_said(filled))?;
-        let sets = |field: &str| {
-            filled.slots.iter().any(|(slot, _, said)| {
-                words::tokens(&slot.noun) == words::tokens(field)
-                    && value_of(record, field) == Some(said.plain.as_str())
-            })
-        };
-        let categories = things.categories();
-        // Who orders something on a condition means a state, how urgent it is, or whose it is.
-        let is_condition = |field: &str| {
-            matches!(PHRASES.place_of(field), FieldPlace::Adjective | FieldPlace::First | FieldPlace::Of)
-        };
-        let usable: Vec<&(&str, Vec<&str>)> =
-            categories.iter().filter(|(field, _)| !sets(field) && is_condition(field)).collect();
-        let (field, values) = *pick(self.seed, "condition", &draw, &usable)?;
+        let usable = self.presumed(deed, things, (lesson, &filled));
+        let (field, values) = pick(self.seed, "condition", &draw, &usable)?;
         let now = value_of(record, field).filter(|value| !value.trim().is_empty())?;
-        let holds = number.is_multiple_of(2);
-        let value = match holds {
-            true => now,
-            false => {
-                let others: Vec<&str> = values.iter().copied().filter(|value| *value != now).collect();
-                *pick(self.seed, "other", &draw, &others)?
-            }
-        };
         // Whoever has it already gets nothing new.
-        let is_given = filled.slots.iter().any(|(_, _, said)| said.plain == value);
-        if holds && !values.contains(&now) || is_given {
+        let is_given = |value: &str| filled.slots.iter().any(|(_, _, said)| said.plain == value);
+        let others: Vec<&str> =
+            values.iter().copied().filter(|value| *value != now && !is_given(value)).collect();
+        // Of what has the state that is presumed, it holds; of every second one, if there is another such state.
+        let holds = values.contains(&now) && (number.is_multiple_of(2) || others.is_empty());
+        let value = if holds { now } else { *pick(self.seed, "other", &draw, &others)? };
+        if is_given(value) {
             return None;
         }
         let target = &deed.slots[deed.target?];
@@ -600,13 +729,25 @@ impl<'m> Maker<'m> {
         let condition = |is: &str| match (is_adjective, state) {
             (true, _) => format!("{thing} {is} {shown}"),
             (_, Some(state)) => format!("{thing} {is} {state} {shown}"),
-            _ => format!("the {} of {thing} {is} {shown}", words::spoken_thing(field)),
+            _ => {
+                let has = match is {
+                    "is" => "has",
+                    "is still" => "still has",
+                    _ => "does not have",
+                };
+                match PHRASES.place_of(field) {
+                    FieldPlace::First => format!("{thing} {has} {shown} {}", words::spoken_thing(field)),
+                    _ => format!("{thing} {has} the {} {shown}", words::spoken_thing(field)),
+                }
+            }
         };
-        let (task, closing) = self.sentence(deed, &filled, Some("it"), &draw)?;
-        let (_, own_closing) = self.sentence(deed, &filled, None, &draw)?;
+        let (task, _) = self.sentence(deed, &filled, Some("it"), &draw)?;
+        let (_, closing) = self.sentence(deed, &filled, None, &draw)?;
         let mut letters = task.chars();
         let task: String = letters.next().into_iter().flat_map(char::to_lowercase).chain(letters).collect();
-        let task = format!("If {}, {task}", condition("is"));
+        // What the order ends is said to last until then.
+        let is = if lesson.changed.contains_key(*field) { "is still" } else { "is" };
+        let task = format!("If {}, {task}", condition(is));
         let look_up = match things.getters.first() {
             Some((tool, param)) => {
                 let profile = &self.profiles[*tool];
@@ -615,9 +756,7 @@ impl<'m> Maker<'m> {
             }
             None => self.list(things)?,
         };
-        drop(closing);
-        let mut order =
-            self.order(deed, if holds { "if so" } else { "if not so" }, &filled, (task, own_closing));
+        let mut order = self.order(deed, if holds { "if so" } else { "if not so" }, &filled, (task, closing));
         order.calls.insert(0, look_up);
         if !holds {
             order.calls.truncate(1);
@@ -675,6 +814,12 @@ pub fn is_person(value: &str) -> bool {
 
 /// A value in a sentence: `high`, `"in progress"`, `Ben`.
 fn said_value(value: &str) -> String {
+    let value = day(value);
+    if is_moment(value) {
+        // Nobody says seconds that are none.
+        let is_long = value.len() == "0000-00-00 00:00:00".len();
+        return value.strip_suffix(":00").filter(|_| is_long).unwrap_or(value).replace('T', " ");
+    }
     let is_lower = value.chars().all(|letter| letter.is_lowercase() || letter == '_' || letter == ' ');
     if is_lower && value.contains('_') {
         return format!("\"{}\"", value.replace('_', " "));
@@ -694,7 +839,7 @@ fn quoted(shown: &str) -> String {
 }
 
 fn spoken(param: &str) -> String {
-    words::spoken_param(param)
+    words::in_full(&words::spoken_param(param))
 }
 
 fn item_noun(deed: &Deed<'_>, slot: &Slot<'_>) -> String {
@@ -711,6 +856,13 @@ fn object_noun(deed: &Deed<'_>) -> String {
         false => deed.verb.object.join(" "),
     };
     if deed.class.name == "make" { words::singular_head(&nouns) } else { nouns }
+}
+
+/// Whether an argument identifies what a tool uses: `order_id` of `cancel_order`.
+fn is_of_object(deed: &Deed<'_>, slot: &Slot<'_>) -> bool {
+    matches!(slot.fill, Fill::Choice(_))
+        && words::is_identifier(&slot.param.name)
+        && deed.verb.object.last().is_some_and(|last| words::singular(last) == slot.noun)
 }
 
 /// `for member M3 with the priority high and the reason "x"`.
@@ -740,16 +892,17 @@ fn group_phrase(noun: &str, keys: &[(&str, &str)]) -> String {
         let name = words::spoken_thing(field);
         match PHRASES.place_of(field) {
             FieldPlace::Adjective => before += &format!("{} ", shown.trim_matches('"')),
-            FieldPlace::Of => behind += &format!(" of {shown}"),
+            FieldPlace::Of => {
+                let said = templates::with_condition("", field, &name, &shown);
+                behind += &if said.starts_with(" with ") { format!(" of {shown}") } else { said };
+            }
             FieldPlace::Within => {
-                behind += &format!(
-                    " in {}",
-                    if is_person(value) || shown.starts_with('"') {
-                        shown
-                    } else {
-                        words::called(&name, value)
-                    }
-                )
+                let said = templates::with_condition("", field, &name, value);
+                behind += &match said.starts_with(" with ") {
+                    true if is_person(value) => format!(" in {shown}"),
+                    true => format!(" in {}", words::called(&name, value)),
+                    false => said,
+                };
             }
             FieldPlace::First => with.push(format!("{shown} {name}")),
             FieldPlace::With => with.push(format!("the {name} {shown}")),

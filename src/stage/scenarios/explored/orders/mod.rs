@@ -3,6 +3,7 @@
 //! Only where every session has a state of its own. An order is executed, and reading calls before and after show what it changed:
 //! that becomes its checks. What the server refuses, and a condition that does not hold, must leave all as it is.
 
+mod contents;
 mod deeds;
 mod making;
 
@@ -14,7 +15,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use serde_json::Value;
 
 use self::{
-    deeds::{Things, typed},
+    deeds::{Deed, Things, typed},
     making::{Expected, Maker, Order},
 };
 use super::{
@@ -32,8 +33,8 @@ use crate::{
     mcp::{Outcome, plain},
     stage::scenarios::{
         admission::looks_failed,
-        candidate::{AnswerRule, CANNOT, Candidate, Check, UNCHANGED},
-        harvest,
+        candidate::{AnswerRule, CANNOT, Candidate, Check, UNCHANGED, value_of},
+        harvest::{self, Record},
         runner::Runner,
         words,
     },
@@ -48,6 +49,8 @@ const TWICE: usize = 2;
 const NEAR: usize = 3;
 const PROBES: usize = 6;
 const STATE_BYTES: usize = 24_000;
+/// What stands in a result whose middle was cut.
+const CUT: &str = " bytes left out …]";
 /// Longest reason of a server.
 const REASON: usize = 160;
 
@@ -64,41 +67,230 @@ struct Trial {
     probes: Vec<ToolCall>,
 }
 
-/// Executes orders, and makes candidates of those that do what they say. At most `wanted` orders are tried.
-///
-/// # Errors
-/// If the stage is cancelled or the server is lost.
-pub async fn candidates(
-    graph: &Graph,
-    profiles: &[ToolProfile],
-    (seed, wanted): (u64, usize),
-    runners: &[Runner<'_>; 2],
-) -> Result<Vec<Candidate>> {
-    let things = deeds::things(graph, profiles);
-    let deeds = deeds::deeds(graph, profiles, &things);
-    let maker = Maker { profiles, things: &things, result_chars: runners[0].result_chars, seed };
-    let mut orders: Vec<Order> = deeds.iter().flat_map(|deed| maker.orders(deed)).flatten().collect();
-    let mut told: BTreeSet<usize> = orders.iter().map(|order| order.tool).collect();
-    told.extend(deeds::about_nothing(graph, profiles, &things));
-    orders.extend(plain_orders(graph, profiles).into_iter().filter(|order| !told.contains(&order.tool)));
-    let mut seen = BTreeSet::new();
-    orders.retain(|order| !is_of_server(&profiles[order.tool].name) && seen.insert(order.task.clone()));
-    let of_kind = |all| in_turn(all, |order: &Order| order.kind, |orders| orders);
-    let mut orders = in_turn(orders, |order: &Order| order.tool, of_kind);
-    orders.truncate(wanted.min(ORDERS));
-    if orders.is_empty() {
-        return Ok(Vec::new());
+/// Orders that wait, and what those that were executed have shown.
+pub struct Orders<'g> {
+    graph: &'g Graph,
+    profiles: &'g [ToolProfile],
+    things: Vec<Things>,
+    deeds: Vec<Deed<'g>>,
+    seed: u64,
+    result_chars: usize,
+    waiting: Vec<Order>,
+    /// The sentences so far, and the number of orders that were executed.
+    told: BTreeSet<String>,
+    tried: usize,
+    /// The states before, by call.
+    before: BTreeMap<String, Before>,
+    /// What differs between two executions, and how many were executed twice, by tool.
+    varying: BTreeMap<usize, BTreeSet<String>>,
+    twice: BTreeMap<usize, usize>,
+    /// What each tool that worked does to the state of a thing.
+    lessons: BTreeMap<usize, Lesson>,
+    /// The tools that have orders on a condition.
+    conditioned: BTreeSet<usize>,
+}
+
+impl<'g> Orders<'g> {
+    pub fn new(graph: &'g Graph, profiles: &'g [ToolProfile], seed: u64, result_chars: usize) -> Self {
+        let things = deeds::things(graph, profiles);
+        let deeds = deeds::deeds(graph, profiles, &things);
+        let mut orders = Self {
+            graph,
+            profiles,
+            things,
+            deeds,
+            seed,
+            result_chars,
+            waiting: Vec::new(),
+            told: BTreeSet::new(),
+            tried: 0,
+            before: BTreeMap::new(),
+            varying: BTreeMap::new(),
+            twice: BTreeMap::new(),
+            lessons: BTreeMap::new(),
+            conditioned: BTreeSet::new(),
+        };
+        let maker = orders.maker();
+        let mut all: Vec<Order> = orders.deeds.iter().flat_map(|deed| maker.orders(deed)).flatten().collect();
+        let mut named: BTreeSet<usize> = all.iter().map(|order| order.tool).collect();
+        named.extend(deeds::about_nothing(graph, profiles, &orders.things));
+        all.extend(plain_orders(graph, profiles).into_iter().filter(|order| !named.contains(&order.tool)));
+        orders.add(all);
+        orders
     }
-    let trials: Vec<Trial> = orders
-        .into_iter()
-        .map(|order| Trial { probes: probes(graph, profiles, &things, &order), order })
-        .collect();
-    let probed: BTreeSet<String> = trials.iter().flat_map(|trial| &trial.probes).map(written).collect();
-    let tools: BTreeSet<usize> = trials.iter().map(|trial| trial.order.tool).collect();
-    let most = trials.len() + 2 * probed.len() + TWICE * tools.len();
-    runners[0].observer.phase("orders", most as u64);
-    let before = before(&trials, runners).await?;
-    executed(trials, &before, profiles, runners).await
+
+    fn maker(&self) -> Maker<'_> {
+        Maker {
+            profiles: self.profiles,
+            things: &self.things,
+            result_chars: self.result_chars,
+            seed: self.seed,
+        }
+    }
+
+    /// Puts orders among those that wait: tool by tool, and kind by kind.
+    fn add(&mut self, orders: Vec<Order>) {
+        let is_new = |order: &Order| {
+            !is_of_server(&self.profiles[order.tool].name) && self.told.insert(order.task.clone())
+        };
+        let mut all = std::mem::take(&mut self.waiting);
+        all.extend(orders.into_iter().filter(is_new));
+        let of_kind = |all| in_turn(all, |order: &Order| order.kind, |orders| orders);
+        self.waiting = in_turn(all, |order: &Order| order.tool, of_kind);
+    }
+
+    /// Orders on a condition, of the tools that have worked by now.
+    fn add_conditional(&mut self) {
+        let mut found = Vec::new();
+        for deed in &self.deeds {
+            if let Some(lesson) = self.lessons.get(&deed.tool)
+                && self.conditioned.insert(deed.tool)
+            {
+                found.extend(self.maker().conditional_orders(deed, lesson));
+            }
+        }
+        if !found.is_empty() {
+            self.add(found);
+        }
+    }
+
+    /// Whether none is left.
+    pub fn is_done(&self) -> bool {
+        self.waiting.is_empty() || self.tried >= ORDERS
+    }
+
+    /// Executes the next orders, and makes candidates of those that do what they say.
+    ///
+    /// # Errors
+    /// If the stage is cancelled or the server is lost.
+    pub async fn next(&mut self, most: usize, runners: &[Runner<'_>; 2]) -> Result<Vec<Candidate>> {
+        self.add_conditional();
+        let count = most.min(ORDERS.saturating_sub(self.tried)).min(self.waiting.len());
+        self.tried += count;
+        let orders: Vec<Order> = self.waiting.drain(..count).collect();
+        let trials: Vec<Trial> = orders
+            .into_iter()
+            .map(|order| Trial { probes: probes(self.graph, self.profiles, &self.things, &order), order })
+            .collect();
+        runners[0].observer.phase("orders", trials.len() as u64);
+        self.look(&trials, runners).await?;
+        self.executed(trials, runners).await
+    }
+
+    /// Notes the states before that are not known yet. A call whose result is long, fails or changes by itself is none.
+    async fn look(&mut self, trials: &[Trial], runners: &[Runner<'_>; 2]) -> Result<()> {
+        let mut calls: BTreeMap<String, ToolCall> = BTreeMap::new();
+        for probe in trials.iter().flat_map(|trial| &trial.probes) {
+            if !self.before.contains_key(&written(probe)) {
+                calls.entry(written(probe)).or_insert_with(|| probe.clone());
+            }
+        }
+        let sequences: Vec<Vec<ToolCall>> = calls.values().map(|call| vec![call.clone()]).collect();
+        let outcomes = [runners[0].run(&sequences).await?, runners[1].run(&sequences).await?];
+        for (key, outcomes) in calls.into_keys().zip(outcomes[0].iter().zip(&outcomes[1])) {
+            let (Some(one), Some(other)) =
+                (outcomes.0.first().and_then(shown), outcomes.1.first().and_then(shown))
+            else {
+                continue;
+            };
+            if let Some(ignore) = state::differing(&one, &other) {
+                self.before.insert(key, Before { value: one, ignore });
+            }
+        }
+        Ok(())
+    }
+
+    async fn executed(&mut self, trials: Vec<Trial>, runners: &[Runner<'_>; 2]) -> Result<Vec<Candidate>> {
+        let sequence = |trial: &Trial| -> Vec<ToolCall> {
+            let probes = trial.probes.iter().filter(|probe| self.before.contains_key(&written(probe)));
+            trial.order.calls.iter().chain(probes).cloned().collect()
+        };
+        let sequences: Vec<Vec<ToolCall>> = trials.iter().map(sequence).collect();
+        let first = runners[0].run(&sequences).await?;
+        self.vary(&trials, &sequences, &first, &runners[1]).await?;
+        let now = Now::new();
+        let mut found = Vec::new();
+        for (trial, outcomes) in trials.into_iter().zip(first) {
+            let varying = self.varying.get(&trial.order.tool).cloned().unwrap_or_default();
+            let Some(states) = states(&trial, &outcomes, &self.before, varying, &now) else { continue };
+            let (target, tool) = (trial.order.target, trial.order.tool);
+            let made = candidate(trial.order, &outcomes, states, self.profiles);
+            let works = made.as_ref().is_some_and(|(_, is_refused)| !is_refused);
+            if let Some((things, record)) = target {
+                let lesson = works.then(|| self.lessons.entry(tool).or_default());
+                lesson.into_iter().for_each(|lesson| lesson.learn(&self.things[things], record, &outcomes));
+            } else if works {
+                self.lessons.entry(tool).or_default();
+            }
+            found.extend(made.map(|(candidate, is_refused)| (candidate, tool, is_refused)));
+        }
+        // A tool that never works refuses its values, and no order.
+        found.retain(|(_, tool, is_refused)| !is_refused || self.lessons.contains_key(tool));
+        Ok(found.into_iter().map(|(candidate, ..)| candidate).collect())
+    }
+
+    /// Executes some orders that worked a second time, and notes what differs.
+    async fn vary(
+        &mut self,
+        trials: &[Trial],
+        sequences: &[Vec<ToolCall>],
+        first: &[Vec<Outcome>],
+        runner: &Runner<'_>,
+    ) -> Result<()> {
+        let mut places = Vec::new();
+        for (place, trial) in trials.iter().enumerate() {
+            let works = first[place].len() == sequences[place].len()
+                && first[place][..trial.order.calls.len()].iter().all(|outcome| !is_failure(outcome));
+            let count = self.twice.entry(trial.order.tool).or_default();
+            if works && *count < TWICE {
+                *count += 1;
+                places.push(place);
+            }
+        }
+        let again: Vec<Vec<ToolCall>> = places.iter().map(|place| sequences[*place].clone()).collect();
+        for (place, other) in places.into_iter().zip(runner.run(&again).await?) {
+            for (one, other) in first[place].iter().zip(&other) {
+                let (Some(one), Some(other)) = (shown(one), shown(other)) else { continue };
+                self.varying
+                    .entry(trials[place].order.tool)
+                    .or_default()
+                    .extend(state::differing(&one, &other).unwrap_or_default());
+            }
+        }
+        Ok(())
+    }
+}
+
+/// What a tool does to the state of the things that it changes.
+#[derive(Debug, Default)]
+pub struct Lesson {
+    /// The values of a field before it is changed.
+    pub changed: BTreeMap<String, BTreeSet<String>>,
+    /// The values of fields of the things that it worked on.
+    pub worked: BTreeMap<String, BTreeSet<String>>,
+}
+
+impl Lesson {
+    /// Compares a thing with what the calls behind an order show of it.
+    fn learn(&mut self, things: &Things, record: usize, outcomes: &[Outcome]) {
+        let before = &things.records[record];
+        let key = things.key_of(before);
+        let after = outcomes.iter().rev().find_map(|outcome| record_in(&outcome.text, &things.key, key));
+        for (field, _) in things.categories() {
+            let Some(old) = value_of(before, field) else { continue };
+            self.worked.entry(field.to_owned()).or_default().insert(old.to_owned());
+            let new = after.as_ref().and_then(|after| value_of(after, field));
+            if new.is_some_and(|new| new != old) {
+                self.changed.entry(field.to_owned()).or_default().insert(old.to_owned());
+            }
+        }
+    }
+}
+
+/// The record with a key in a result.
+fn record_in(text: &str, key: &str, value: &str) -> Option<Record> {
+    let lists = harvest::read(text).lists.into_iter().filter(|list| !list.is_nested);
+    lists.flat_map(|list| list.records).find(|record| value_of(record, key) == Some(value))
 }
 
 /// Whether a tool is about the server itself or computes: nobody orders that something changes by it.
@@ -121,88 +313,17 @@ fn is_of_server(tool: &str) -> bool {
     words::split(tool).iter().any(|word| WORDS.contains(&word.as_str()))
 }
 
-/// The states before, by call. A call whose result is long, fails or changes by itself is none.
-async fn before(trials: &[Trial], runners: &[Runner<'_>; 2]) -> Result<BTreeMap<String, Before>> {
-    let mut calls: BTreeMap<String, ToolCall> = BTreeMap::new();
-    for probe in trials.iter().flat_map(|trial| &trial.probes) {
-        calls.entry(written(probe)).or_insert_with(|| probe.clone());
-    }
-    let sequences: Vec<Vec<ToolCall>> = calls.values().map(|call| vec![call.clone()]).collect();
-    let outcomes = [runners[0].run(&sequences).await?, runners[1].run(&sequences).await?];
-    let mut before = BTreeMap::new();
-    for (key, outcomes) in calls.into_keys().zip(outcomes[0].iter().zip(&outcomes[1])) {
-        let (Some(one), Some(other)) =
-            (outcomes.0.first().and_then(shown), outcomes.1.first().and_then(shown))
-        else {
-            continue;
-        };
-        if let Some(ignore) = state::differing(&one, &other) {
-            before.insert(key, Before { value: one, ignore });
-        }
-    }
-    Ok(before)
-}
-
 /// The state that a result shows, if it can be compared.
 fn shown(outcome: &Outcome) -> Option<Value> {
-    let is_good = !outcome.is_error && outcome.text.len() <= STATE_BYTES && !looks_failed(&outcome.text);
+    let is_good = !outcome.is_error
+        && outcome.text.len() <= STATE_BYTES
+        && !outcome.text.contains(CUT)
+        && !looks_failed(&outcome.text);
     is_good.then(|| state::structure(&outcome.text))
 }
 
 fn written(call: &ToolCall) -> String {
     serde_json::json!(call).to_string()
-}
-
-async fn executed(
-    trials: Vec<Trial>,
-    before: &BTreeMap<String, Before>,
-    profiles: &[ToolProfile],
-    runners: &[Runner<'_>; 2],
-) -> Result<Vec<Candidate>> {
-    let sequence = |trial: &Trial| -> Vec<ToolCall> {
-        let probes = trial.probes.iter().filter(|probe| before.contains_key(&written(probe)));
-        trial.order.calls.iter().chain(probes).cloned().collect()
-    };
-    let sequences: Vec<Vec<ToolCall>> = trials.iter().map(sequence).collect();
-    let first = runners[0].run(&sequences).await?;
-    // What differs between two executions, by tool.
-    let mut counts: BTreeMap<usize, usize> = BTreeMap::new();
-    let is_twice = |(place, trial): &(usize, &Trial)| {
-        let works = first[*place].len() == sequences[*place].len()
-            && first[*place][..trial.order.calls.len()].iter().all(|outcome| !is_failure(outcome));
-        let count = counts.entry(trial.order.tool).or_default();
-        *count += usize::from(works);
-        works && *count <= TWICE
-    };
-    let twice: Vec<usize> = trials.iter().enumerate().filter(is_twice).map(|(place, _)| place).collect();
-    let again: Vec<Vec<ToolCall>> = twice.iter().map(|place| sequences[*place].clone()).collect();
-    let second = runners[1].run(&again).await?;
-    let mut varying: BTreeMap<usize, BTreeSet<String>> = BTreeMap::new();
-    for (place, other) in twice.into_iter().zip(second) {
-        for (one, other) in first[place].iter().zip(&other) {
-            let (Some(one), Some(other)) = (shown(one), shown(other)) else { continue };
-            varying
-                .entry(trials[place].order.tool)
-                .or_default()
-                .extend(state::differing(&one, &other).unwrap_or_default());
-        }
-    }
-    let now = Now::new();
-    let mut works: BTreeSet<usize> = BTreeSet::new();
-    let mut found = Vec::new();
-    for (trial, outcomes) in trials.into_iter().zip(first) {
-        let varying = varying.get(&trial.order.tool).cloned().unwrap_or_default();
-        let Some(states) = states(&trial, &outcomes, before, varying, &now) else { continue };
-        if let Some((candidate, tool, is_refused)) = candidate(trial.order, outcomes, states, profiles) {
-            if !is_refused {
-                works.insert(tool);
-            }
-            found.push((candidate, tool, is_refused));
-        }
-    }
-    // A tool that never works refuses its values, and no order.
-    found.retain(|(_, tool, is_refused)| !is_refused || works.contains(tool));
-    Ok(found.into_iter().map(|(candidate, ..)| candidate).collect())
 }
 
 fn is_failure(outcome: &Outcome) -> bool {
@@ -246,13 +367,13 @@ fn states(
     known.into_iter().zip(after).map(state).collect()
 }
 
-/// A candidate, its tool, and whether the server refuses it.
+/// A candidate, and whether the server refuses it.
 fn candidate(
     mut order: Order,
-    executed: Vec<Outcome>,
+    executed: &[Outcome],
     states: Vec<(StateCheck, bool)>,
     profiles: &[ToolProfile],
-) -> Option<(Candidate, usize, bool)> {
+) -> Option<(Candidate, bool)> {
     let outcomes = &executed[..order.calls.len()];
     let is_changed = states.iter().any(|(_, is_changed)| *is_changed);
     if states.is_empty() {
@@ -307,10 +428,10 @@ fn candidate(
         checks: Some(Checks { answer: answer.into_iter().collect(), state, ..Checks::default() }),
         may_fail: is_refused,
         closing: Some(wording::sentence(&closing)),
-        executed,
+        executed: executed.to_vec(),
         ..Candidate::default()
     };
-    Some((candidate, order.tool, is_refused))
+    Some((candidate, is_refused))
 }
 
 /// The values of a field in a result's lists.
@@ -422,6 +543,7 @@ fn plain_orders(graph: &Graph, profiles: &[ToolProfile]) -> Vec<Order> {
             expected: Expected::Changed,
             entity: seen.args.iter().map(graph::Arg::said).collect(),
             found: None,
+            target: None,
         })
     };
     let is_opaque = |effect: &&graph::Effect| {

@@ -25,6 +25,7 @@ use crate::{
 const SERVER: &str = r#"
 import json, os, sys, time
 path = sys.argv[1] if len(sys.argv) > 1 else None
+open(os.path.join(os.path.dirname(os.path.abspath(__file__)), "starts"), "a").write("x")
 states = ["open", "open", "closed", "open", "open", "closed", "open", "closed"]
 priorities = ["high", "low", "low", "high", "normal", "normal", "low", "high"]
 owners = ["Ann", "Ben", "Ann", "Cem", "Ben", "Cem", "Dora", "Dora"]
@@ -221,6 +222,13 @@ async fn orders_are_solved_by_doing_them_and_by_nothing_else() {
     let is_comment = |task: &&&str| task.contains("comment \"");
     let comments: Vec<&&str> = told.iter().filter(is_comment).collect();
     assert!(!comments.is_empty() && comments.iter().all(|task| task.contains("\" by ")), "{comments:#?}");
+    let on_condition = |task: &&&str| task.starts_with("If ") && task.ends_with("close it.");
+    let closed: Vec<&&str> = told.iter().filter(on_condition).collect();
+    assert!(!closed.is_empty() && closed.iter().all(|task| task.contains(" is still open, ")), "{closed:#?}");
+    let named: Vec<&str> = told.iter().filter(|task| task.contains("icket called \"")).copied().collect();
+    assert!(!named.is_empty() && named.iter().all(|task| task.contains(" (follow-up)\"")), "{named:#?}");
+    // A list of all finds it.
+    assert!(!admitted.iter().any(|one| one.candidate.task.contains("the open ticket \"")));
     let other = ToolCall {
         name: "create_ticket".into(),
         arguments: serde_json::json!({"title": "Nobody asked", "priority": "low"})
@@ -240,6 +248,16 @@ async fn orders_are_solved_by_doing_them_and_by_nothing_else() {
         let (solved, changed) = played(&servers, &tools, &scenario, &more, &answer).await;
         assert!(!solved && changed == Some(Change::Other), "who does more fails {task}");
     }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn chains_of_tools_that_read_share_sessions() {
+    let Some(desk) = Desk::new() else { return };
+    let servers = desk.servers("", State::FreshProcess);
+    let tools = tools(&servers).await;
+    let admitted = explored(&servers, &tools, &ExploreWrites::default()).await;
+    let starts = std::fs::read_to_string(desk.path("starts")).unwrap().len();
+    assert!(admitted.len() >= 40 && starts < admitted.len(), "{starts} for {}", admitted.len());
 }
 
 fn digest(path: &Path) -> String {
