@@ -8,8 +8,26 @@ use serde_json::Value;
 use super::{DONE, JudgedTrajectory, Score, Scores, flags, state, truth};
 use crate::data::{Checks, StateCheck};
 
-/// Words of an answer that says no more than that the attempt has ended.
-const EMPTY_WORDS: [&str; 7] = [DONE, "ok", "okay", "success", "completed", "finished", "complete"];
+/// Words of which an answer says no more than that the attempt has ended.
+const EMPTY_WORDS: [&str; 15] = [
+    DONE,
+    "ok",
+    "okay",
+    "success",
+    "successfully",
+    "completed",
+    "finished",
+    "complete",
+    "task",
+    "all",
+    "the",
+    "is",
+    "it",
+    "i",
+    "have",
+];
+/// Words of an answer that says that the attempt has failed.
+const FAILED_WORDS: [&str; 8] = ["not", "no", "none", "unknown", "unable", "cannot", "sorry", "error"];
 
 /// What an attempt votes for.
 enum Vote<'a> {
@@ -35,17 +53,19 @@ impl<'a> Vote<'a> {
             return found.filter(|_| succeeded.iter().any(|tool| !reads(tool))).map(Self::State);
         }
         let answer = trajectory.answer.as_deref()?;
-        let says_nothing = EMPTY_WORDS.iter().any(|word| truth::same_answer("text")(word, answer));
+        let (words, of_task) = (flags::words(answer), flags::words(&scenario.task));
+        let says_nothing = words.iter().all(|word| EMPTY_WORDS.contains(&&**word));
+        let has_failed = words.iter().any(|word| FAILED_WORDS.contains(&&**word)) || answer.contains("n't");
+        let is_echo = words.iter().all(|word| of_task.contains(word));
         let is_vote = succeeded.pop().is_some()
-            && !says_nothing
-            && flags(scenario, trajectory, None).is_empty()
-            && !flags::repeats(&scenario.task, answer);
+            && !(says_nothing || has_failed || is_echo)
+            && flags(scenario, trajectory, None).is_empty();
         is_vote.then_some(Self::Answer(answer))
     }
 
-    fn is_same(&self, other: &Self, task: &str) -> bool {
+    fn is_same(&self, other: &Self) -> bool {
         match (self, other) {
-            (Self::Answer(one), Self::Answer(other)) => truth::agree(task, one, other),
+            (Self::Answer(one), Self::Answer(other)) => truth::agree(one, other),
             (Self::State(one), Self::State(other)) => one == other,
             _ => false,
         }
@@ -62,9 +82,9 @@ fn count(group: &[JudgedTrajectory<'_>], reads: &dyn Fn(&str) -> bool) -> Count 
     let votes: Vec<Option<Vote<'_>>> = group.iter().map(|attempt| Vote::of(attempt, reads)).collect();
     let mut firsts: Vec<&Vote<'_>> = Vec::new();
     let mut found = Count { class: Vec::with_capacity(group.len()), votes: Vec::new() };
-    for (vote, attempt) in votes.iter().zip(group) {
+    for vote in &votes {
         let class = vote.as_ref().map(|vote| {
-            let known = firsts.iter().position(|first| first.is_same(vote, &attempt.scenario.task));
+            let known = firsts.iter().position(|first| first.is_same(vote));
             known.unwrap_or_else(|| {
                 firsts.push(vote);
                 found.votes.push(0);
@@ -83,7 +103,7 @@ fn count(group: &[JudgedTrajectory<'_>], reads: &dyn Fn(&str) -> bool) -> Count 
 pub fn consensus(group: &[JudgedTrajectory<'_>], reads: &dyn Fn(&str) -> bool) -> Option<Scores> {
     let Count { class, votes } = count(group, reads);
     let most = votes.iter().max().copied().unwrap_or(0);
-    if 2 * most <= group.len() {
+    if group.len() < 2 || 2 * most <= group.len() {
         return None;
     }
     let score = |class: &Option<usize>| {
@@ -151,8 +171,13 @@ mod tests {
     #[test]
     fn an_attempt_earns_the_share_that_agrees_with_it() {
         let asked = "How many orders are paid?";
-        assert_eq!(answers(asked, &["5", "5.0", "6", "5"]), Some(vec![0.75, 0.75, 0.25, 0.75]));
-        assert_eq!(answers(asked, &["5", "There are 5 paid orders.", "7"]).unwrap()[1], 2.0 / 3.0);
+        assert_eq!(answers(asked, &["5", "5.", "6", "5"]), Some(vec![0.75, 0.75, 0.25, 0.75]));
+        assert_eq!(
+            answers(asked, &["5", "There are 5 paid orders.", "7"]),
+            None,
+            "a sentence is another answer"
+        );
+        assert_eq!(answers(asked, &["007", "7", "007"]), Some(vec![2.0 / 3.0, 1.0 / 3.0, 2.0 / 3.0]));
         assert_eq!(
             answers("Who has them?", &["Ann, Ben", "Ben, Ann", "Ann"]).unwrap()[..2],
             [2.0 / 3.0, 2.0 / 3.0]
@@ -164,12 +189,16 @@ mod tests {
         let asked = "How many orders are paid?";
         assert_eq!(answers(asked, &["5", "5", "6", "7"]), None);
         assert_eq!(answers(asked, &["5", "6"]), None);
+        assert_eq!(answers(asked, &["5"]), None, "one attempt agrees with nobody");
         assert_eq!(answers(asked, &[]), None);
     }
 
     #[test]
     fn echoes_nothing_and_done_never_win() {
-        for said in ["done", "Done.", "OK", "", "?", "T107", "the owner of ticket T107", "Ann or Ben"] {
+        let nothing =
+            ["done", "Done!", "OK", "The task is complete.", "", "?", "T107", "the ticket T107 owner"];
+        let failed = ["Ann or Ben", "not found", "I don't know", "error: no such table: owners", "unknown"];
+        for said in nothing.into_iter().chain(failed) {
             assert_eq!(answers("Who is the owner of ticket T107?", &[said; 4]), None, "{said:?}");
         }
         let unlooked =

@@ -81,16 +81,12 @@ pub fn flags(scenario: &Scenario, trajectory: &Trajectory, correct: Option<bool>
 }
 
 fn is_copied(task: &str, answer: &str) -> bool {
-    words(answer).len() >= COPIED_WORDS && repeats(task, answer)
-}
-
-/// Whether the words of the answer stand in the task, in this order and without others.
-pub(super) fn repeats(task: &str, answer: &str) -> bool {
     let (task, answer) = (words(task), words(answer));
-    !answer.is_empty() && task.windows(answer.len()).any(|part| part == answer)
+    answer.len() >= COPIED_WORDS && task.windows(answer.len()).any(|part| part == answer)
 }
 
-fn words(text: &str) -> Vec<String> {
+/// The words of a text in lower case.
+pub(super) fn words(text: &str) -> Vec<String> {
     let words = text.split(|letter: char| !letter.is_alphanumeric()).filter(|word| !word.is_empty());
     words.map(str::to_lowercase).collect()
 }

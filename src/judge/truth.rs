@@ -141,21 +141,10 @@ pub fn changed(scenario: &Scenario, evidence: Evidence<'_>) -> Option<Change> {
     (!checks.is_empty()).then_some(all)
 }
 
-/// Whether two attempts at a task give one answer: each as a whole answer, or in more words than the other.
-pub(super) fn agree(task: &str, one: &str, other: &str) -> bool {
-    let states = |expected: &str, answer: &str| {
-        Known { task, check: check_of(expected), expected, candidates: &[] }.is_answered_by(answer)
-    };
-    states(one, other) || states(other, one)
-}
-
-/// How an answer is compared that nobody has declared.
-pub fn check_of(answer: &str) -> &'static str {
-    match (number(answer).is_some(), listed(answer).count()) {
-        (true, _) => "number",
-        (false, 0..=1) => "text",
-        (false, _) => "set",
-    }
+/// Whether two whole answers are one: as numbers, as texts, or as sets.
+pub fn agree(one: &str, other: &str) -> bool {
+    let check = if is_number(one) && is_number(other) { "number" } else { "text" };
+    same(check, one, other) || listed(one).count() > 1 && same_set(one, other)
 }
 
 /// What each state check of its scenario found after an episode, as a structure; `None` for an error.

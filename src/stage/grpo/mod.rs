@@ -225,7 +225,7 @@ impl Grpo {
             trajectories.iter().map(|t| attempt(t, &rewards, params)).collect::<Result<Vec<_>, _>>()?;
         let (credits, mut signal) = advantages(&attempts, params.scale);
         let (zero_variance, acting) = (params.zero_variance(), policy.digest.to_string());
-        let teaches = context.has(TEACHER);
+        let teaches = context.has(TEACHER) && params.teacher_weight > 0.0;
         let rollout = |index: usize| {
             let advantage = match credits[index] {
                 // The teacher's part of the advantage needs no reward.

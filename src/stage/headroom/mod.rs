@@ -59,7 +59,7 @@ enum HeadroomError {
     ServerLost,
     #[error("there is no task with a known answer, so a teacher cannot be compared")]
     #[diagnostic(class = usage)]
-    #[hint = "keep some tasks with answers apart, with `dev` of the stage that makes them, or let attempts vote on answers (`answers_from`)"]
+    #[hint = "keep some tasks with answers apart, with `dev` of the stage that makes them; explored tasks have answers, and voted ones do not count"]
     NoTasks,
     #[error(
         "the teacher solves {teacher:.1} % of {tasks} tasks that nothing trains on, the policy {policy:.1} %: less than {least:.0} points more"

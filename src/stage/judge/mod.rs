@@ -461,7 +461,7 @@ impl StageKind for Judge {
         if let Some(tasks) = context.scenarios().filter(|_| is_judged) {
             let (known, all) = (tasks.answered, tasks.count());
             if (known < all || !shaping.sees_truth()) && known < KNOWN_TASKS {
-                preflight.note("scenarios", JudgeStageError::LittleTrust { known, least: KNOWN_TASKS });
+                preflight.remark("scenarios", JudgeStageError::LittleTrust { known, least: KNOWN_TASKS });
             }
         }
         preflight.with("rewards", ExpectedOutput::Rewards(self.scored_by()))
@@ -667,7 +667,8 @@ fn audited(members: &Group<'_>, scores: GroupScores) -> AuditedGroup {
     let mut group = AuditedGroup { scores, ..AuditedGroup::default() };
     for (_, attempt) in members {
         let JudgedTrajectory { scenario, trajectory } = attempt;
-        let correct = correct(attempt);
+        // What attempts agreed on is no truth that a judge is measured by.
+        let correct = correct(attempt).filter(|_| scenario.voted.is_none());
         group.ids.push(trajectory.id.clone());
         group.correct.push(correct);
         group.lengths.push(trajectory.messages.len());

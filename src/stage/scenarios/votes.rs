@@ -89,7 +89,7 @@ impl Votes {
             let winner = judge::agreed(&group, (AGREEING * votes).div_ceil(4), &reads)
                 .map(|winner| group[winner].trajectory);
             let known = train.iter_mut().find(|other| other.id == task.id);
-            match (winner.and_then(|winner| voted(task, winner)), known) {
+            match (winner.and_then(|winner| voted(task, winner, &group)), known) {
                 (Some(answered), Some(known)) => {
                     *known = answered;
                     labelled += 1;
@@ -134,7 +134,7 @@ impl Votes {
 }
 
 /// The task with what this attempt came to as its known answer, or as the state that it should leave.
-fn voted(task: &Scenario, winner: &Trajectory) -> Option<Scenario> {
+fn voted(task: &Scenario, winner: &Trajectory, group: &[JudgedTrajectory<'_>]) -> Option<Scenario> {
     let mut task = Scenario { voted: Some(Sparse(true)), ..task.clone() };
     let checks = task.checks.as_ref().and_then(|checks| Checks::parse(&checks.0).ok());
     match checks.filter(|checks| !checks.state.is_empty()) {
@@ -147,7 +147,19 @@ fn voted(task: &Scenario, winner: &Trajectory) -> Option<Scenario> {
         }
         None => {
             let answer = winner.answer.clone()?;
-            task.check = truth::check_of(&answer).into();
+            // Attempts that agree in another order say that the order does not count.
+            let is_set = group
+                .iter()
+                .filter_map(|attempt| attempt.trajectory.answer.as_deref())
+                .any(|other| truth::agree(&answer, other) && !truth::same_answer("text")(&answer, other));
+            task.check = if truth::is_number(&answer) {
+                "number"
+            } else if is_set {
+                "set"
+            } else {
+                "text"
+            }
+            .into();
             task.answer = Some(answer);
         }
     }

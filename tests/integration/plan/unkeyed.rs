@@ -10,7 +10,7 @@ use crate::common::{self, Project};
 use serde_json::{Value, json};
 
 /// Stage of the run, its kind, a parameter of it that is in no key, and another value than its default.
-const OTHERS: [(&str, &str, &str, &str); 21] = [
+const OTHERS: [(&str, &str, &str, &str); 22] = [
     ("solved", "demonstrations", "concurrency", "1"),
     ("exam", "eval", "concurrency", "1"),
     ("update", "grpo", "recompute", "always"),
@@ -32,6 +32,7 @@ const OTHERS: [(&str, &str, &str, &str); 21] = [
     ("tasks", "scenarios", "retries", "2"),
     ("tasks", "scenarios", "timeout_s", "30.0"),
     ("tuned", "sft", "recompute", "always"),
+    ("gate", "teacher", "concurrency", "1"),
 ];
 
 #[test]
@@ -116,6 +117,16 @@ samples = 2
 max_turns = 1
 max_turn_tokens = 6
 
+[stages.gate]
+kind = "teacher"
+teacher = "base"
+policy = "base"
+tools = "tools"
+scenarios = "tasks.heldout"
+least_gain = 0.0
+max_turns = 1
+max_turn_tokens = 6
+
 [stages.tuned]
 kind = "sft"
 policy = "base"
@@ -130,7 +141,7 @@ only_right = false
     );
     project.run(&[]);
     let before = written(&project);
-    assert_eq!(before.len(), 11, "{before:?}");
+    assert_eq!(before.len(), 12, "{before:?}");
 
     let others = OTHERS.map(|(stage, _, name, value)| format!("stages.{stage}.{name}={value}"));
     // Trackers are in no key either.

@@ -89,7 +89,6 @@ pub struct StateCheck {
     pub arguments: Map<String, Value>,
     /// Without a condition, the result decides nothing: what attempts leave behind is compared between them (`consensus` of
     /// `judge`), where nobody knows what is right.
-    #[serde(default, skip_serializing_if = "TextCheck::is_absent")]
     pub expect: TextCheck,
     /// What the task changes, as it is before: compared like `same`. Absent if the result stays as it is. No condition of
     /// success: an exam says by it whether a failed episode changed nothing, or something else.
@@ -144,10 +143,6 @@ impl TextCheck {
     /// Whether it has a condition.
     pub fn decides(&self) -> bool {
         *self != Self { ignore: self.ignore.clone(), ..Self::default() }
-    }
-
-    fn is_absent(&self) -> bool {
-        *self == Self::default()
     }
 
     fn problem(&self) -> Option<String> {
