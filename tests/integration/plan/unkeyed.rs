@@ -149,7 +149,7 @@ only_right = false
     let set = others.iter().map(String::as_str).chain(track);
     let set: Vec<&str> = set.flat_map(|set| ["--set", set]).collect();
     let plan = project.mcprl(&[&["plan", "run.toml"], &set[..]].concat());
-    assert!(plan.out.contains("11 cached, 0 to run"), "{}{}", plan.out, plan.err);
+    assert!(plan.out.contains("12 cached, 0 to run"), "{}{}", plan.out, plan.err);
 
     std::fs::remove_dir_all(project.path("cache")).unwrap();
     project.run(&set);
