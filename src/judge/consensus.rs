@@ -42,7 +42,7 @@ impl<'a> Vote<'a> {
         let JudgedTrajectory { scenario, trajectory } = attempt;
         let checks = scenario.checks.as_ref().and_then(|checks| Checks::parse(&checks.0).ok());
         let checks = checks.map(|checks| checks.state).unwrap_or_default();
-        let mut succeeded = truth::successful_tools(&trajectory.messages);
+        let succeeded = truth::successful_tools(&trajectory.messages);
         if !checks.is_empty() {
             let left = truth::state_left(trajectory);
             let left = left.iter().chain(std::iter::repeat(&None));
@@ -57,8 +57,7 @@ impl<'a> Vote<'a> {
         let says_nothing = words.iter().all(|word| EMPTY_WORDS.contains(&&**word));
         let has_failed = words.iter().any(|word| FAILED_WORDS.contains(&&**word)) || answer.contains("n't");
         let is_echo = words.iter().all(|word| of_task.contains(word));
-        let is_vote = succeeded.pop().is_some()
-            && !(says_nothing || has_failed || is_echo)
+        let is_vote = !(succeeded.is_empty() || says_nothing || has_failed || is_echo)
             && flags(scenario, trajectory, None).is_empty();
         is_vote.then_some(Self::Answer(answer))
     }

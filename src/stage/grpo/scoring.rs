@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use super::{
-    Grpo,
+    Grpo, ScoredBy,
     step::{Rollout, cut, microbatch, with_episode},
 };
 use crate::{
@@ -17,7 +17,7 @@ use crate::{
 pub fn score_by(
     groups: &mut [Vec<Rollout<'_>>],
     (reference, workspace): (&PolicyFolder, usize),
-    of: for<'r> fn(&'r mut Rollout<'_>) -> &'r mut Vec<f32>,
+    of: ScoredBy,
     (stage, context): (&Grpo, &Context),
 ) -> Result<()> {
     let (mut decoder, places) = reference.load(&context.models, &context.engine, workspace)?;

@@ -24,7 +24,7 @@ use super::{
         choice::Draw,
         play::Player,
         prompts,
-        records::{RolloutSpec, episode_seed},
+        records::{RolloutSpec, episode_seed, samples},
         settings::PlaySettings,
     },
     share_right, typed,
@@ -40,6 +40,8 @@ use crate::{
 };
 
 const ROLE: &str = "policies";
+/// What the seeds of its episodes are for.
+const SEED: &str = "mcprl headroom seed v1";
 /// Fewer tasks than this hardly tell two policies apart.
 const FEW: usize = 20;
 /// Of the port and of its folder.
@@ -99,12 +101,8 @@ impl HeadroomStage {
         let (place, success) = self.choose(context, policies, &deciding, !dev.is_empty()).await?;
         let policy = &policies[place];
 
-        let temperature = Sampling { temperature: 1.0, ..Sampling::GREEDY };
-        let mut attempts: Vec<RolloutSpec<'_>> = Vec::new();
-        for scenario in &sampled {
-            let of = |sample| attempt(scenario, sample, temperature, context.seed);
-            attempts.extend((1..=self.params.samples).map(of));
-        }
+        let of = |scenario| samples(SEED, context.seed, scenario, 1..=self.params.samples);
+        let attempts: Vec<RolloutSpec<'_>> = sampled.iter().copied().flat_map(of).collect();
         let all: Vec<Scenario> = sampled.iter().map(|scenario| (*scenario).clone()).collect();
         let played = play(context, &self.play, policy, &all, &attempts).await?;
         let trajectories: Vec<Trajectory> = played.into_iter().flatten().collect();
@@ -187,7 +185,7 @@ async fn play_greedily(
     tasks: &[Scenario],
 ) -> Result<f64> {
     let attempts: Vec<RolloutSpec<'_>> =
-        tasks.iter().map(|scenario| attempt(scenario, 0, Sampling::GREEDY, context.seed)).collect();
+        tasks.iter().map(|scenario| greedy(scenario, context.seed)).collect();
     let played = play(context, settings, policy, tasks, &attempts).await?;
     let outcomes = played.iter().flatten().map(|trajectory| trajectory.correct);
     Ok(share_right(outcomes).ok_or(HeadroomError::ServerLost)?)
@@ -230,13 +228,9 @@ fn chosen(scenarios: &[Scenario], most: usize, seed: u64) -> Vec<&Scenario> {
         .collect()
 }
 
-fn attempt(scenario: &Scenario, sample: u32, sampling: Sampling, seed: u64) -> RolloutSpec<'_> {
-    RolloutSpec {
-        scenario,
-        sample,
-        seed: episode_seed("mcprl headroom seed v1", seed, scenario, sample),
-        sampling,
-    }
+fn greedy(scenario: &Scenario, seed: u64) -> RolloutSpec<'_> {
+    let seed = episode_seed(SEED, seed, scenario, 0);
+    RolloutSpec { scenario, sample: 0, seed, sampling: Sampling::GREEDY }
 }
 
 /// The samples of each task whose outcome is known. `check`: how answers of a task are compared, by its id.

@@ -58,6 +58,21 @@ pub fn episode_seed(purpose: &str, seed: u64, scenario: &Scenario, sample: u32) 
     encoder.number(seed).text(&scenario.id).number(sample.into()).finish().seed()
 }
 
+/// These samples of a scenario at temperature 1. `purpose`: as in [`episode_seed`].
+pub fn samples<'a>(
+    purpose: &'static str,
+    seed: u64,
+    scenario: &'a Scenario,
+    samples: impl Iterator<Item = u32>,
+) -> impl Iterator<Item = RolloutSpec<'a>> {
+    samples.map(move |sample| RolloutSpec {
+        scenario,
+        sample,
+        seed: episode_seed(purpose, seed, scenario, sample),
+        sampling: Sampling { temperature: 1.0, ..Sampling::GREEDY },
+    })
+}
+
 /// One episode for each scenario, for its reference solution.
 pub fn of_references(scenarios: &[Scenario]) -> Vec<RolloutSpec<'_>> {
     let of = |scenario| RolloutSpec { scenario, sample: 0, seed: 0, sampling: Sampling::GREEDY };

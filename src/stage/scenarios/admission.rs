@@ -247,13 +247,8 @@ async fn executed_again(
     let reversed: Vec<Vec<ToolCall>> = sequences.iter().rev().cloned().collect();
     let mut second = runner.run(&reversed).await?;
     second.reverse();
-    let same = |one: &[Outcome], other: &[Outcome]| {
-        one.iter()
-            .map(|outcome| (&outcome.text, outcome.is_error))
-            .eq(other.iter().map(|outcome| (&outcome.text, outcome.is_error)))
-    };
     let differing: Vec<usize> = (0..sequences.len())
-        .filter(|place| runner.shares(&sequences[*place]) && !same(&first[*place], &second[*place]))
+        .filter(|place| runner.shares(&sequences[*place]) && first[*place] != second[*place])
         .collect();
     let apart: Vec<Vec<ToolCall>> = differing.iter().map(|place| sequences[*place].clone()).collect();
     for (place, outcomes) in differing.into_iter().zip(runner.run_apart(&apart).await?) {

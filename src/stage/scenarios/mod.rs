@@ -104,7 +104,7 @@ impl Scenarios {
         }
         let mut voted = Metrics::new();
         if let Some(agent) = agent.as_ref().filter(|_| votes.has_voter(context.has(votes::ROLE))) {
-            let play = votes.settings(agent.clone());
+            let play = tries.settings(agent.clone());
             voted = votes.label(context, play, &mut made.train, &mut made.admission).await?;
         }
         let tried = match agent.as_ref().filter(|_| context.has(tries::ROLE)) {
@@ -256,7 +256,7 @@ impl StageKind for Scenarios {
             .map(|(policy, agent)| self.tries.settings(agent).footprint(load, policy, usize::MAX));
         let votes = load.policies(votes::ROLE).next().zip(self.agent.clone());
         let votes =
-            votes.map(|(policy, agent)| self.votes.settings(agent).footprint(load, policy, usize::MAX));
+            votes.map(|(policy, agent)| self.tries.settings(agent).footprint(load, policy, usize::MAX));
         local.into_iter().chain(tries).chain(votes).max_by_key(Footprint::total)
     }
 

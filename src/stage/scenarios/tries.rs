@@ -10,11 +10,13 @@ use super::{Context, Metrics, ScenarioError, admission::Reason};
 use crate::{
     agent::AgentSettings,
     data::{Admission, PassRate, Scenario, Sparse},
-    engine::Sampling,
     error::Result,
-    hash::Encoder,
     judge::truth,
-    stage::rollout::{play::Player, records::RolloutSpec, settings::PlaySettings},
+    stage::rollout::{
+        play::Player,
+        records::{RolloutSpec, samples},
+        settings::PlaySettings,
+    },
 };
 
 /// The input with the policy.
@@ -54,7 +56,7 @@ pub struct TryResults {
 }
 
 impl Tries {
-    /// How this agent plays the tries.
+    /// How this agent plays the tries, and those that vote.
     pub fn settings(&self, agent: AgentSettings) -> PlaySettings {
         let Self { max_lost_share, episode_concurrency: concurrency, .. } = *self;
         PlaySettings { agent, concurrency, max_lost_share }
@@ -90,8 +92,10 @@ impl Tries {
         if tasks.is_empty() || self.tries == 0 {
             return Ok(TryResults::default());
         }
-        let attempts: Vec<RolloutSpec<'_>> =
-            tasks.iter().flat_map(|task| self.attempts(task, context.seed)).collect();
+        let attempts: Vec<RolloutSpec<'_>> = tasks
+            .iter()
+            .flat_map(|task| samples("mcprl try seed v1", context.seed, task, 0..self.tries))
+            .collect();
         context.observer.phase("tries", attempts.len() as u64);
         let (policy, tools) = (context.input(ROLE)?, &context.input("tools")?.path);
         let mut player = Player::open(context, policy, tools, &tasks, play).await?;
@@ -135,24 +139,6 @@ impl Tries {
             all - train.len(),
         ));
         Ok(TryResults { rates, metrics })
-    }
-
-    fn attempts<'a>(
-        &self,
-        scenario: &'a Scenario,
-        seed: u64,
-    ) -> impl Iterator<Item = RolloutSpec<'a>> + use<'a> {
-        (0..self.tries).map(move |sample| RolloutSpec {
-            scenario,
-            sample,
-            seed: Encoder::new("mcprl try seed v1")
-                .number(seed)
-                .text(&scenario.id)
-                .number(sample.into())
-                .finish()
-                .seed(),
-            sampling: Sampling { temperature: 1.0, ..Sampling::GREEDY },
-        })
     }
 }
 

@@ -2,19 +2,22 @@
 //!
 //! Held-out tasks get none: an exam would measure agreement.
 
+use std::collections::BTreeMap;
+
 use serde::Deserialize;
 
 use super::{Context, Metrics, ScenarioError, admission::Reason, explored::only_reads};
 use crate::{
-    agent::AgentSettings,
     data::{self, Admission, Checks, Json, Scenario, Sparse, Tool, Trajectory},
-    engine::Sampling,
     error::{At, Result},
-    hash::Encoder,
     judge::{self, JudgedTrajectory, truth},
     stage::{
         endpoint::EndpointPolicy,
-        rollout::{play::Player, records::RolloutSpec, settings::PlaySettings},
+        rollout::{
+            play::Player,
+            records::{RolloutSpec, samples},
+            settings::PlaySettings,
+        },
     },
 };
 
@@ -29,17 +32,9 @@ const AGREEING: usize = 3;
 pub(in crate::stage) struct Votes {
     pub answers_endpoint: Option<EndpointPolicy>,
     pub answers_votes: u32,
-    max_lost_share: f64,
-    episode_concurrency: usize,
 }
 
 impl Votes {
-    /// How this agent plays.
-    pub fn settings(&self, agent: AgentSettings) -> PlaySettings {
-        let Self { max_lost_share, episode_concurrency: concurrency, .. } = *self;
-        PlaySettings { agent, concurrency, max_lost_share }
-    }
-
     pub fn has_voter(&self, has_policy: bool) -> bool {
         has_policy || self.answers_endpoint.is_some()
     }
@@ -61,8 +56,10 @@ impl Votes {
             context.observer.note("every training task has an answer, so none is voted on");
             return Ok(Metrics::new());
         }
-        let attempts: Vec<RolloutSpec<'_>> =
-            open.iter().flat_map(|task| self.attempts(task, context.seed)).collect();
+        let attempts: Vec<RolloutSpec<'_>> = open
+            .iter()
+            .flat_map(|task| samples("mcprl vote seed v1", context.seed, task, 0..self.answers_votes))
+            .collect();
         context.observer.phase("votes", attempts.len() as u64);
         let tools = &context.input("tools")?.path;
         let mut player = match &self.answers_endpoint {
@@ -78,58 +75,39 @@ impl Votes {
         let played: Vec<Option<Trajectory>> = played?;
         let reads = only_reads(&data::read::<Tool>(tools)?);
         let votes = self.answers_votes as usize;
-        let mut labelled = 0;
-        let mut refused = Vec::new();
+        let mut labels: BTreeMap<&str, Option<Scenario>> = BTreeMap::new();
         for (task, played) in open.iter().zip(played.chunks(votes.max(1))) {
             let group: Vec<JudgedTrajectory<'_>> = played
                 .iter()
                 .flatten()
                 .map(|trajectory| JudgedTrajectory { scenario: task, trajectory })
                 .collect();
-            let winner = judge::agreed(&group, (AGREEING * votes).div_ceil(4), &reads)
-                .map(|winner| group[winner].trajectory);
-            let known = train.iter_mut().find(|other| other.id == task.id);
-            match (winner.and_then(|winner| voted(task, winner, &group)), known) {
-                (Some(answered), Some(known)) => {
-                    *known = answered;
-                    labelled += 1;
-                }
-                _ => refused.push(task.id.clone()),
-            }
+            let winner = judge::agreed(&group, (AGREEING * votes).div_ceil(4), &reads);
+            let label = winner.and_then(|winner| voted(task, group[winner].trajectory, &group));
+            labels.insert(&task.id, label);
         }
-        for row in admission.iter_mut().filter(|row| refused.contains(&row.id)) {
+        let is_refused = |id: &str| labels.get(id).is_some_and(Option::is_none);
+        for row in admission.iter_mut().filter(|row| is_refused(&row.id)) {
             row.verdict = "refused".into();
             row.reason = Some(Reason::Disagreed.name().into());
             row.detail = Some(format!("fewer than three quarters of {votes} attempts agree"));
         }
         let all = train.len();
-        train.retain(|task| !refused.contains(&task.id));
+        train.retain(|task| !is_refused(&task.id));
         if train.is_empty() {
             return Err(ScenarioError::NoAgreement { tasks: all, votes: self.answers_votes }.into());
+        }
+        let labelled = labels.values().flatten().count();
+        for task in train.iter_mut() {
+            if let Some(Some(label)) = labels.remove(&*task.id) {
+                *task = label;
+            }
         }
         context.observer.note(&format!(
             "{labelled} of {} training tasks without an answer get one by vote of {votes} attempts; the others are left out",
             open.len()
         ));
-        Ok(Metrics::from([("voted".to_owned(), f64::from(labelled))]))
-    }
-
-    fn attempts<'a>(
-        &self,
-        scenario: &'a Scenario,
-        seed: u64,
-    ) -> impl Iterator<Item = RolloutSpec<'a>> + use<'a> {
-        (0..self.answers_votes).map(move |sample| RolloutSpec {
-            scenario,
-            sample,
-            seed: Encoder::new("mcprl vote seed v1")
-                .number(seed)
-                .text(&scenario.id)
-                .number(sample.into())
-                .finish()
-                .seed(),
-            sampling: Sampling { temperature: 1.0, ..Sampling::GREEDY },
-        })
+        Ok(Metrics::from([("voted".to_owned(), labelled as f64)]))
     }
 }
 

@@ -16,7 +16,7 @@ const FIELDS: usize = 2;
 
 macro_rules! pattern {
     ($name:ident, $text:expr) => {
-        static $name: LazyLock<Option<Regex>> = LazyLock::new(|| Regex::new($text).ok());
+        static $name: LazyLock<Regex> = LazyLock::new(|| Regex::new($text).expect("the pattern is valid"));
     };
 }
 
@@ -57,17 +57,15 @@ fn field(name: &str, value: &str) -> Field {
 
 /// Items of a list that begin with a name in bold: `- **Aurora**: 4 seats, floor 1, equipment: screen, video`.
 fn named_items(lines: &[&str]) -> Option<List> {
-    let bold = BOLD.as_ref()?;
-    let heading = HEADING.as_ref()?;
     let mut items = Vec::new();
     // A date over items is theirs.
     let mut date = String::new();
     for line in lines {
-        if let Some(found) = bold.captures(line) {
+        if let Some(found) = BOLD.captures(line) {
             let text = |number: usize| found.get(number).map_or("", |part| part.as_str()).trim().to_owned();
             items.push((text(1), text(2), text(3), date.clone()));
-        } else if let Some(found) = heading.captures(line) {
-            let is_date = MOMENT.as_ref().is_some_and(|pattern| pattern.is_match(&found[2]));
+        } else if let Some(found) = HEADING.captures(line) {
+            let is_date = MOMENT.is_match(&found[2]);
             date = if is_date { found[2].to_owned() } else { String::new() };
         } else if line.starts_with(['-', '*', '+']) || line.contains(": ") {
             return None;
@@ -122,8 +120,8 @@ fn parts(rest: &str) -> Vec<Part> {
         is_set: false,
         is_there: true,
     };
-    let captures = |pattern: &'static LazyLock<Option<Regex>>, text: &str| -> Option<Vec<String>> {
-        let found = pattern.as_ref()?.captures(text)?;
+    let captures = |pattern: &LazyLock<Regex>, text: &str| -> Option<Vec<String>> {
+        let found = pattern.captures(text)?;
         Some(
             found
                 .iter()
@@ -184,7 +182,6 @@ fn columns(items: &[Vec<Part>]) -> Vec<String> {
 
 /// A heading, or several, over `key: value` lines, and front matter.
 fn headed(text: &str, lines: &[&str]) -> Option<Vec<List>> {
-    let (heading, key) = (HEADING.as_ref()?, KEY.as_ref()?);
     let (front, lines) = match lines.split_first() {
         Some((&"---", rest)) if text.starts_with("---") => {
             let end = rest.iter().position(|line| *line == "---")?;
@@ -194,7 +191,7 @@ fn headed(text: &str, lines: &[&str]) -> Option<Vec<List>> {
     };
     let mut front_fields = Record::new();
     for line in front {
-        let found = key.captures(line)?;
+        let found = KEY.captures(line)?;
         let list = found[2].strip_prefix('[').and_then(|rest| rest.strip_suffix(']'));
         let own = field(&found[1], list.unwrap_or(&found[2]));
         front_fields
@@ -203,21 +200,21 @@ fn headed(text: &str, lines: &[&str]) -> Option<Vec<List>> {
     let mut records: Vec<Record> = Vec::new();
     let mut items: Vec<Record> = Vec::new();
     for line in lines {
-        if let Some(found) = heading.captures(line) {
+        if let Some(found) = HEADING.captures(line) {
             records.push(vec![field("title", &found[2])]);
         } else if let Some(item) = ["* ", "- ", "+ "].iter().find_map(|mark| line.strip_prefix(mark)) {
-            let found = key.captures(item);
+            let found = KEY.captures(item);
             items.push(match found {
                 Some(found) => vec![field("name", &found[1]), field("", &found[2])],
                 None => vec![field("", item)],
             });
         } else if let Some(record) = records.last_mut() {
-            let moment = MOMENT.as_ref().and_then(|pattern| pattern.captures(line));
+            let moment = MOMENT.captures(line);
             if let Some(found) = moment {
                 let names = ["date", "start", "end"].iter().zip(1..);
                 let parts = names.filter_map(|(name, number)| Some(field(name, found.get(number)?.as_str())));
                 record.extend(parts);
-            } else if let Some(found) = key.captures(line) {
+            } else if let Some(found) = KEY.captures(line) {
                 record.push(field(&found[1], &found[2]));
             }
         }

@@ -83,13 +83,10 @@ fn words_of<'w>(role: &'w Role, param: &'w Param) -> Vec<&'w str> {
 fn alike(graph: &Graph, names: &[&str]) -> Vec<String> {
     let of = |name: &&str| {
         let said = words::tokens(name);
-        let texts = graph.known.iter().filter(|(text, known)| {
-            let is_field = known.fields().any(|field| {
-                let last = words::split(field).pop().map(|last| words::singular(&last));
-                last.is_some_and(|last| said.contains(&last))
-            });
-            is_field && is_text(text)
-        });
+        let texts = graph
+            .known
+            .iter()
+            .filter(|(text, known)| known.fields().any(|field| said.contains(&last(field))) && is_text(text));
         let texts: Vec<String> = texts.map(|(text, _)| text.clone()).take(MOST).collect();
         (texts.len() >= FEWEST).then_some(texts)
     };
