@@ -374,6 +374,9 @@ impl AnswerRule {
             }
             Self::Measured { list, field, key, wanted } => {
                 let records = &whole(named(reading, list)?)?.records;
+                if *wanted != Wanted::Total && are_of_several_days(records, field) {
+                    return Err("the times are of several days");
+                }
                 let key = key.as_ref().filter(|key| *key != field);
                 let name =
                     |record: &'r harvest::Record| value_of(record, key?).filter(|name| !name.is_empty());
@@ -500,6 +503,20 @@ pub fn day(text: &str) -> &str {
     let time = time.strip_suffix('Z').or_else(|| time.strip_suffix("+00:00")).unwrap_or(time);
     let is_midnight = time.starts_with("00:00") && time.chars().all(|letter| "0:.".contains(letter));
     if is_midnight && day.len() == 10 && is_moment(text) { day } else { text }
+}
+
+/// Whether a field has times of day, of records with different days: 14:00 on Monday is before 9:00 on Tuesday.
+fn are_of_several_days(records: &[harvest::Record], field: &str) -> bool {
+    let values = |name: &str| -> BTreeSet<&str> {
+        records.iter().filter_map(|record| value_of(record, name)).collect()
+    };
+    let is_time = |value: &&str| is_moment(value) && !value.contains('-');
+    let is_day = |value: &&str| is_moment(value) && value.contains('-');
+    let are_days = |other: &harvest::Field| {
+        let days = values(&other.name);
+        days.len() > 1 && days.iter().all(is_day)
+    };
+    values(field).iter().all(is_time) && records.first().into_iter().flatten().any(are_days)
 }
 
 /// The places of the largest or smallest of these numbers, or of the latest or earliest of these moments.
@@ -776,6 +793,20 @@ mod tests {
 
     fn measured(field: &str, key: Option<&str>, wanted: Wanted) -> AnswerRule {
         AnswerRule::Measured { list: String::new(), field: field.into(), key: key.map(str::to_owned), wanted }
+    }
+
+    #[test]
+    fn times_of_different_days_are_not_compared() {
+        let events = |days: [&str; 2]| {
+            json!([{"name": "Lunch", "date": days[0], "end": "14:00"}, {"name": "Talk", "date": days[1], "end": "09:30"}])
+                .to_string()
+        };
+        let last = measured("end", Some("name"), Wanted::Most);
+        let same_day = last.answer(&[&events(["2027-03-10", "2027-03-10"])]);
+        assert_eq!(same_day.as_deref(), Ok("Lunch"));
+        let days = events(["2027-03-10", "2027-03-12"]);
+        assert_eq!(last.answer(&[&days]), Err("the times are of several days"));
+        assert_eq!(measured("date", Some("name"), Wanted::Most).answer(&[&days]).as_deref(), Ok("Talk"));
     }
 
     #[test]

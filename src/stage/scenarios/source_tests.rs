@@ -17,6 +17,7 @@ use crate::{
 
 struct Output {
     metrics: Metrics,
+    start: Vec<Scenario>,
     train: Vec<Scenario>,
     heldout: Vec<Scenario>,
     admission: Vec<Admission>,
@@ -46,6 +47,7 @@ async fn stage_with(server: &ServerSpec, tools: &[Tool], params: Value) -> Resul
     let metrics = testing::run(&context).await?;
     Ok(Output {
         metrics,
+        start: data::read(&output.join("start.parquet")).unwrap(),
         train: data::read(&output.join("train.parquet")).unwrap(),
         heldout: data::read(&output.join("heldout.parquet")).unwrap(),
         admission: data::read(&output.join("admission.parquet")).unwrap(),
@@ -57,10 +59,16 @@ fn explored() -> Value {
     json!({"source": "explored", "explore_calls": 120, "tasks": 150})
 }
 
+/// What exploring the demo gives. It takes seconds, so tests that only read it share one.
+async fn explored_once() -> &'static Output {
+    static OUTPUT: tokio::sync::OnceCell<Output> = tokio::sync::OnceCell::const_new();
+    OUTPUT.get_or_init(async || stage(&Demo::start().await, explored()).await.unwrap()).await
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn an_unknown_server_is_explored_without_a_model() {
     let demo = Demo::start().await;
-    let output = stage(&demo, explored()).await.unwrap();
+    let output = explored_once().await;
     assert!(output.metrics["admitted"] >= 100.0, "{:?}", output.metrics);
     assert_eq!(output.metrics["tools_covered"], output.metrics["tools"], "{:?}", output.metrics);
     assert_eq!(output.metrics["admitted"] as usize, output.all().count());
@@ -119,18 +127,17 @@ async fn an_unknown_server_is_explored_without_a_model() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn exploration_depends_on_the_seed_and_the_state_alone() {
-    let (one, other) = (Demo::start().await, Demo::start().await);
-    let first = stage(&one, explored()).await.unwrap();
-    let again = stage(&other, explored()).await.unwrap();
-    assert_eq!((first.train, first.heldout, first.admission), (again.train, again.heldout, again.admission));
-    assert_eq!(first.guide, again.guide);
+    let first = explored_once().await;
+    let again = stage(&Demo::start().await, explored()).await.unwrap();
+    let tables = |output: &Output| [&output.train, &output.heldout].map(Vec::clone);
+    assert_eq!(tables(first), tables(&again));
+    assert_eq!((&first.admission, &first.guide), (&again.admission, &again.guide));
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn exploration_writes_what_the_server_holds_and_how_it_is_called() {
     let demo = Demo::start().await;
-    let output = stage(&demo, explored()).await.unwrap();
-    let guide = &output.guide;
+    let guide = &explored_once().await.guide;
     assert!(guide.chars().count() <= 1500, "{guide}");
     assert!(guide.starts_with("What the server holds:\n- "), "{guide}");
     assert!(guide.contains(" number key") && guide.contains(" number of "), "{guide}");
@@ -306,8 +313,7 @@ async fn a_server_without_a_safe_tool_gives_no_task() {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_frozen_held_out_set_is_the_same_or_refused() {
     let demo = Demo::start().await;
-    let output = stage(&demo, explored()).await.unwrap();
-    let digest = split::digest(&output.heldout).to_string();
+    let digest = split::digest(&explored_once().await.heldout).to_string();
     let mut params = explored();
     params["heldout_digest"] = digest.into();
     stage(&demo, params.clone()).await.unwrap();
@@ -370,9 +376,9 @@ fn asked_by_a_person(task: &Scenario, number: usize) -> Scenario {
 #[tokio::test(flavor = "multi_thread")]
 async fn what_another_exam_asks_in_other_words_is_neither_trained_on_nor_examined() {
     let demo = Demo::start().await;
-    let [start, train, heldout] = stage_beside(&demo, &[], explored()).await;
+    let Output { start, train, heldout, .. } = explored_once().await;
     let queried = |task: &&Scenario| task.reference.as_ref().is_some_and(|calls| calls.contains("SELECT"));
-    let found: Vec<&Scenario> = start.iter().chain(&train).chain(&heldout).filter(queried).collect();
+    let found: Vec<&Scenario> = start.iter().chain(train).chain(heldout).filter(queried).collect();
     let exam: Vec<Scenario> =
         found.iter().step_by(3).enumerate().map(|(number, task)| asked_by_a_person(task, number)).collect();
     let facts = data::Facts::of_exam(&exam);
@@ -387,9 +393,9 @@ async fn what_another_exam_asks_in_other_words_is_neither_trained_on_nor_examine
 async fn no_lesson_asks_what_the_users_own_held_out_tasks_ask() {
     let demo = Demo::start().await;
     let folder = tempfile::tempdir().unwrap();
-    let [start, train, _] = stage_beside(&demo, &[], explored()).await;
+    let Output { start, train, .. } = explored_once().await;
     let queried = |task: &&Scenario| task.reference.as_ref().is_some_and(|calls| calls.contains("SELECT"));
-    let found = start.iter().chain(&train).filter(queried).step_by(2).enumerate();
+    let found = start.iter().chain(train).filter(queried).step_by(2).enumerate();
     let own: Vec<Scenario> = found.map(|(number, task)| asked_by_a_person(task, number)).collect();
     let file = folder.path().join("own.parquet");
     data::write(&file, &own).unwrap();

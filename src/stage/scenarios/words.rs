@@ -397,7 +397,7 @@ pub fn is_weak(word: &str) -> bool {
     WEAK.contains(&word)
 }
 
-fn is_verb(word: &str) -> bool {
+pub fn is_verb(word: &str) -> bool {
     let stems = [word, word.strip_suffix('s').unwrap_or(word), word.strip_suffix("es").unwrap_or(word)];
     stems.iter().any(|stem| VERBS.contains(stem))
         || word.strip_suffix("ies").is_some_and(|stem| VERBS.contains(&&*format!("{stem}y")))

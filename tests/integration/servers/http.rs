@@ -863,21 +863,24 @@ async fn a_failure_of_the_transport_is_never_the_answer_of_a_tool() {
             ([("content-type", "text/event-stream")], "id: 1\nretry: 100\ndata: \n\n").into_response()
         }),
     ];
+    let mut cases = Vec::new();
     for (what, answer) in calls {
         for (index, stream) in [None, Some(ended), Some(quiet)].into_iter().enumerate() {
             // A stream that is resumed and stays open may be that of a slow tool.
             if what.ends_with("could go on") && index == 2 {
                 continue;
             }
-            let spec = answering_calls(answer, stream).await;
-            for state in [State::ReadOnly, State::FreshProcess] {
-                let session = Session::connect(&ServerSpec { state, ..spec.clone() }).await.unwrap();
-                let lost = session.call("t", Map::new()).await;
-                assert!(matches!(lost, Err(McpError::Lost { .. })), "{what}: {lost:?}");
-                assert!(!session.is_alive(), "{what}");
-            }
+            cases.extend([State::ReadOnly, State::FreshProcess].map(|state| (what, answer, stream, state)));
         }
     }
+    let cases = cases.into_iter().map(|(what, answer, stream, state)| async move {
+        let spec = answering_calls(answer, stream).await;
+        let session = Session::connect(&ServerSpec { state, ..spec }).await.unwrap();
+        let lost = session.call("t", Map::new()).await;
+        assert!(matches!(lost, Err(McpError::Lost { .. })), "{what}: {lost:?}");
+        assert!(!session.is_alive(), "{what}");
+    });
+    futures::future::join_all(cases).await;
 }
 
 #[tokio::test]

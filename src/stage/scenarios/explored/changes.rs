@@ -6,6 +6,7 @@ use serde_json::Value;
 
 use super::{
     graph::{Arg, Effect, Graph, SuccessfulCall},
+    phrases::PHRASES,
     tools::{self, ToolProfile},
     wording,
 };
@@ -55,7 +56,35 @@ pub fn effect(graph: &Graph, call: usize, probes: &[usize], after: &[Outcome]) -
 
 /// Whether a tool probably changes nothing.
 pub fn reads(profile: &ToolProfile) -> bool {
-    profile.reads || tools::reads_by_name(&profile.name)
+    profile.reads || tools::reads_by_name(&profile.name) || !profile.writes && is_called_by_result(profile)
+}
+
+/// Whether a tool is called and described by what it gives: `people`, "Who works here".
+fn is_called_by_result(profile: &ToolProfile) -> bool {
+    const FIRST: [&str; 15] = [
+        "a",
+        "all",
+        "an",
+        "each",
+        "every",
+        "everything",
+        "how",
+        "one",
+        "the",
+        "what",
+        "when",
+        "where",
+        "which",
+        "who",
+        "whose",
+    ];
+    const SECOND: [&str; 6] = ["of", "that", "which", "who", "whose", "with"];
+    let sentence = words::first_sentence(&profile.description);
+    let word = |at: usize| sentence.get(at).map(|word| word.to_lowercase()).unwrap_or_default();
+    let is_noun = FIRST.contains(&&*word(0)) || SECOND.contains(&&*word(1)) && !words::is_verb(&word(0));
+    is_noun
+        && PHRASES.verb(&profile.name, &profile.description).is_none()
+        && !words::split(&profile.name).first().is_some_and(|first| words::is_verb(first))
 }
 
 /// Whether a call that was seen is one of a tool that changes something: its result is no fact to ask about.
@@ -144,7 +173,27 @@ fn request_of(description: &str) -> String {
 
 #[cfg(test)]
 mod tests {
+    use serde_json::json;
+
     use super::*;
+    use crate::stage::scenarios::explored::things::tests::profile;
+
+    #[test]
+    fn a_tool_that_is_called_by_what_it_gives_reads() {
+        for (name, description, expected) in [
+            ("people", "Who works here.", true),
+            ("calendar_of", "Events that somebody organises.", true),
+            ("event_details", "One event with its organiser.", true),
+            ("get_event", "", true),
+            ("cancel_event", "An event is cancelled for everybody.", false),
+            ("frobnicate", "Frobnicates an event.", false),
+            ("sync_rooms", "Sync rooms with another calendar.", false),
+            ("rooms", "", false),
+        ] {
+            let profile = ToolProfile { reads: false, ..profile(name, description, &json!({})) };
+            assert_eq!(reads(&profile), expected, "{name}");
+        }
+    }
 
     #[test]
     fn a_description_becomes_a_request() {

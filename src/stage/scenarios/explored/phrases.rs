@@ -14,6 +14,7 @@ pub struct Phrases {
     objects: BTreeMap<String, String>,
     places: Places,
     particles: Particles,
+    moved: Particles,
     #[serde(rename = "role")]
     roles: Vec<Role>,
     pub fields: Fields,
@@ -157,6 +158,11 @@ impl Phrases {
             rest.truncate(place);
         }
         Some(Verb { stem, particle, object: rest, tail: tail.unwrap_or_default() })
+    }
+
+    /// Whether what is done is that a thing gets another day or time.
+    pub fn is_moved(&self, verb: &str) -> bool {
+        self.moved.words.iter().any(|known| known == verb)
     }
 
     /// Whether a word says that something changes.

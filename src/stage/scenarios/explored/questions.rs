@@ -279,6 +279,7 @@ impl<'g> Context<'_, 'g> {
         let done = done(&field.name);
         let role = match role {
             Role::Reference | Role::Id => return None,
+            Role::Set if words::is_uncountable(&said) => "mass",
             Role::Set => "set",
             Role::Moment if words::did(&field.name).is_some() => "did",
             Role::Moment if done.is_some() => "done",
@@ -693,7 +694,13 @@ impl<'g> Context<'_, 'g> {
         let calls = way.calls.iter().map(|call| self.graph.seen[*call].call.clone()).collect();
         let asked = Candidate { family, entity, task, phrasing, calls, rule, ..Candidate::default() };
         let tool = &self.profiles[seen.tool].name;
-        Some(asks::answered(asked, seen, tool, way.arguments.clone(), (&answer, role == "set")))
+        Some(asks::answered(
+            asked,
+            seen,
+            tool,
+            way.arguments.clone(),
+            (&answer, ["set", "mass"].contains(&role)),
+        ))
     }
 }
 

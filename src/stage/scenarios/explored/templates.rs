@@ -83,7 +83,7 @@ pub fn ask(operation: Operation, role: &str, field: &str, gaps: &[(&str, &str)])
         Operation::Total => ("total", &table.total, of_word.map(|own| &own.total)),
         Operation::Tally => ("tally", &table.tally, None),
     };
-    let own = own.filter(|own| !own.is_empty() && !["set", "plural"].contains(&role));
+    let own = own.filter(|own| !own.is_empty() && !["set", "mass", "plural"].contains(&role));
     let wordings = own.or_else(|| general.get(role)).into_iter().flatten();
     let named = |(index, text): (usize, &String)| {
         (format!("{name} {role} {}", index + 1), wording::sentence(&filled(text, gaps)))

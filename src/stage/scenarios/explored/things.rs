@@ -529,22 +529,30 @@ impl<'g> Things<'g> {
         if self.is_of_server(seen.tool) || seen.args.iter().any(is_placed) {
             return Matter::Nothing;
         }
+        let is_required =
+            |arg: &Arg| profile.params.iter().any(|param| param.name == arg.name && param.is_required);
+        // How a result is shown is not asked for.
+        let is_form = |arg: &Arg| {
+            profile.params.iter().any(|param| param.name == arg.name && param.is_closed && !param.is_required)
+        };
         let lists = || seen.reading.lists.iter().filter(|list| !list.is_nested);
         let has_records = lists()
             .flat_map(|list| &list.records)
             .any(|record| record.iter().filter(|one| !one.name.is_empty()).count() > 1);
         if !has_records {
-            return if seen.args.iter().any(is_of_session) { Matter::Nothing } else { Matter::Other };
+            let is_nothing = seen.args.iter().any(|arg| is_of_session(arg) || is_form(arg));
+            return if is_nothing { Matter::Nothing } else { Matter::Other };
+        }
+        if seen.args.iter().any(|arg| !is_required(arg) && self.part(seen, arg, false).is_none()) {
+            return Matter::Nothing;
         }
         let mut parts = Vec::new();
         for arg in &seen.args {
-            let param = profile.params.iter().find(|param| param.name == arg.name);
-            let is_required = param.is_some_and(|param| param.is_required);
-            match self.part(seen, arg, is_required) {
+            match self.part(seen, arg, is_required(arg)) {
                 _ if is_of_session(arg) => return Matter::Nothing,
                 Some(part) => parts.push(part),
-                // A search that finds something else than a word, and what only some of the records have.
-                None if is_search(arg) || !is_required => return Matter::Nothing,
+                // A search that finds something else than a word.
+                None if is_search(arg) => return Matter::Nothing,
                 // Something in a file that nobody has a word for.
                 None if parts.contains(&Part::File) => return Matter::Nothing,
                 None => return Matter::Other,
@@ -784,13 +792,13 @@ pub fn without_key(field: &str) -> String {
 }
 
 #[cfg(test)]
-mod tests {
+pub(super) mod tests {
     use serde_json::{Value, json};
 
     use super::*;
     use crate::chat::ToolCall;
 
-    fn profile(name: &str, description: &str, schema: &Value) -> ToolProfile {
+    pub fn profile(name: &str, description: &str, schema: &Value) -> ToolProfile {
         let params = super::super::seeds::params(schema);
         let nameable: Vec<words::Nameable<'_>> = params
             .iter()
@@ -810,7 +818,7 @@ mod tests {
         }
     }
 
-    fn add(graph: &mut Graph, profiles: &[ToolProfile], tool: usize, arguments: &Value, result: &Value) {
+    pub fn add(graph: &mut Graph, profiles: &[ToolProfile], tool: usize, arguments: &Value, result: &Value) {
         let arguments = arguments.as_object().cloned().unwrap_or_default();
         let arg = |(name, value): (&String, &Value)| {
             let leaf = value.as_str().unwrap_or_default().to_owned();
@@ -862,6 +870,19 @@ mod tests {
         ] {
             assert_eq!(things.role(1, "ticket", field), role, "{field}");
         }
+    }
+
+    #[test]
+    fn how_a_result_is_shown_is_not_asked_for() {
+        let read = json!({"required": ["sheet"], "properties": {"sheet": {"type": "string"},
+            "mode": {"type": "string", "enum": ["values", "formulas"]}}});
+        let profiles = [profile("read_range", "Read cells.", &read)];
+        let mut graph = Graph::default();
+        let cells = json!([["Rent", 900], ["Wages", 1200]]);
+        add(&mut graph, &profiles, 0, &json!({"sheet": "2026"}), &cells);
+        add(&mut graph, &profiles, 0, &json!({"sheet": "2026", "mode": "formulas"}), &cells);
+        let things = Things::new(&graph, &profiles);
+        assert_eq!([things.matter(0), things.matter(1)], [Matter::Other, Matter::Nothing]);
     }
 
     #[test]

@@ -59,12 +59,15 @@ pub fn config(family: Family) -> ModelConfig {
     }
 }
 
-/// The same value at each place, whoever asks.
-fn value(name: &str, index: usize) -> f32 {
+/// The same values of a tensor, whoever asks.
+fn values(name: &str, count: usize) -> Vec<f32> {
     let seed = name.bytes().fold(7_u64, |seed, byte| seed.wrapping_mul(31).wrapping_add(byte.into()));
-    let mixed = (seed.wrapping_add(index as u64)).wrapping_mul(0x9e37_79b9_7f4a_7c15);
-    let value = (mixed >> 40) as f32 / (1 << 24) as f32 - 0.5;
-    half::bf16::from_f32(value / 4.0).to_f32()
+    let value = |index: usize| {
+        let mixed = (seed.wrapping_add(index as u64)).wrapping_mul(0x9e37_79b9_7f4a_7c15);
+        let value = (mixed >> 40) as f32 / (1 << 24) as f32 - 0.5;
+        half::bf16::from_f32(value / 4.0).to_f32()
+    };
+    (0..count).map(value).collect()
 }
 
 /// llama.cpp's `permute`: rows of halves become rows of adjacent pairs.
@@ -103,8 +106,7 @@ impl Draft {
         metadata.extend(tokenizer());
         let (mut weights, mut tensors) = (BTreeMap::new(), Vec::new());
         for (name, shape) in config.tensors() {
-            let count = shape.iter().product();
-            let values: Vec<f32> = (0..count).map(|index| value(&name, index)).collect();
+            let values = values(&name, shape.iter().product());
             let tensor = Tensor::from_vec(values, shape, &Device::Cpu).unwrap();
             let stored = stored_name(&name, &config);
             let of_llama = family == Family::Llama;

@@ -164,7 +164,13 @@ pub fn things(graph: &Graph, profiles: &[ToolProfile]) -> Vec<Things> {
     }
     for tool in 0..profiles.len() {
         if changes::reads(&profiles[tool]) && found.iter().all(|things| things.tool != tool) {
-            found.extend(of_parts(graph, profiles, tool, &taken));
+            let keys: BTreeSet<&str> = found
+                .iter()
+                .flat_map(|known| known.records.iter().map(|record| known.key_of(record)))
+                .collect();
+            let is_new = |own: &Things| !own.records.iter().any(|record| keys.contains(own.key_of(record)));
+            let own = of_parts(graph, profiles, tool, &taken).filter(is_new);
+            found.extend(own);
         }
     }
     for things in &mut found {
@@ -191,12 +197,13 @@ pub fn things(graph: &Graph, profiles: &[ToolProfile]) -> Vec<Things> {
     found
 }
 
-/// The things of a tool whose list is too long to be read as a whole, from those that it lists by the values of an argument.
+/// The things of a tool that lists them by the values of an argument alone, or whose list is too long to be read as a whole.
 fn of_parts(graph: &Graph, profiles: &[ToolProfile], tool: usize, taken: &BTreeSet<&str>) -> Option<Things> {
     let profile = &profiles[tool];
-    let is_closed = |name: &str| profile.params.iter().any(|param| param.name == name && param.is_closed);
+    let param = |name: &str| profile.params.iter().find(|param| param.name == name);
     let is_part = |seen: &&graph::SuccessfulCall| {
-        seen.tool == tool && matches!(&*seen.args, [arg] if is_closed(&arg.name))
+        seen.tool == tool
+            && matches!(&*seen.args, [arg] if param(&arg.name).is_some_and(|own| own.is_closed || own.is_required))
     };
     let mut all = List::default();
     for seen in graph.seen.iter().filter(is_part) {
@@ -495,7 +502,10 @@ fn deed<'g>(graph: &Graph, tool: usize, profile: &'g ToolProfile, things: &[Thin
     let is_about_nothing = class.name == "other"
         && slots.iter().any(|slot| slot.param.is_required)
         && !slots.iter().any(is_known);
-    if needs_item && item.is_none() && verb.object.is_empty() || is_about_nothing {
+    // `reply(event, accept)`: nobody says what is answered with or without accept.
+    let is_switch = class.name == "other"
+        && slots.iter().any(|slot| slot.param.is_required && slot.param.kind == Kind::Boolean);
+    if needs_item && item.is_none() && verb.object.is_empty() || is_about_nothing || is_switch {
         return None;
     }
     Some(Deed { tool, profile, verb, class, slots, target, item })
@@ -528,13 +538,16 @@ fn reference(
     if own.is_empty() {
         own = profile.nouns.iter().map(|noun| words::singular(noun)).collect();
     }
-    let worked: BTreeSet<&str> = graph
-        .seen
-        .iter()
-        .filter(|seen| seen.tool == tool)
-        .flat_map(|seen| seen.args.iter().filter(|arg| arg.name == param.name))
-        .filter_map(|arg| arg.leaf.as_deref())
-        .collect();
+    let taken_by = |is_it: &dyn Fn(usize) -> bool| -> BTreeSet<&str> {
+        let seen = graph.seen.iter().filter(|seen| is_it(seen.tool));
+        let args = seen.flat_map(|seen| seen.args.iter().filter(|arg| arg.name == param.name));
+        args.filter_map(|arg| arg.leaf.as_deref()).collect()
+    };
+    // What a tool takes that never worked is what others take under this name.
+    let mut worked = taken_by(&|other| other == tool);
+    if worked.is_empty() {
+        worked = taken_by(&|_| true);
+    }
     let is_free = PHRASES.role(&param.name).is_some_and(Role::is_free) && !says_key;
     let mut best: Option<((usize, bool, bool), Fill)> = None;
     for (place, things) in things.iter().enumerate() {
@@ -567,9 +580,15 @@ fn reference(
             best = Some((rank, Fill::Thing { things: place, by_name }));
         }
     }
-    // The name of a new thing is no thing.
-    best.filter(|_| !(is_free && PHRASES.role(&param.name).is_some_and(|role| role.is_name)))
-        .map(|(_, fill)| fill)
+    // The name of a new thing is no thing, and that of another thing than the tool's own is one.
+    let is_new = |fill: &Fill| {
+        let Fill::Thing { things: place, .. } = fill else { return true };
+        let noun = words::tokens(&things[*place].noun);
+        let is_of_tool = profile.nouns.iter().any(|own| noun.contains(&words::singular(own)));
+        is_of_tool || !own.iter().any(|word| noun.contains(word))
+    };
+    let is_name = is_free && PHRASES.role(&param.name).is_some_and(|role| role.is_name);
+    best.map(|(_, fill)| fill).filter(|fill| !(is_name && is_new(fill)))
 }
 
 /// Values for a parameter that names no thing of a list.
@@ -701,4 +720,31 @@ pub fn call(profile: &ToolProfile, arguments: impl IntoIterator<Item = (String, 
 /// A seeded choice of one of several.
 pub fn pick<'v, T>(seed: u64, name: &str, text: &str, values: &'v [T]) -> Option<&'v T> {
     values.get(graph::place(seed, name, text, values.len()))
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+    use crate::stage::scenarios::explored::things::tests::{add, profile};
+
+    #[test]
+    fn things_that_are_listed_day_by_day_are_things() {
+        let text = |name: &str| json!({"required": [name], "properties": {name: {"type": "string"}}});
+        let profiles = [
+            profile("day", "Events of a day.", &text("date")),
+            profile("event_details", "One event.", &text("event_id")),
+        ];
+        let mut graph = Graph::default();
+        for (date, ids) in [("2027-03-10", ["ev1", "ev2"]), ("2027-03-11", ["ev3", "ev4"])] {
+            let events = ids.map(|id| json!({"id": id, "title": format!("Talk {id}")}));
+            add(&mut graph, &profiles, 0, &json!({"date": date}), &json!({"events": events}));
+        }
+        add(&mut graph, &profiles, 1, &json!({"event_id": "ev1"}), &json!({"room": "Fjord", "seats": 6}));
+        let things = things(&graph, &profiles);
+        let [events] = &things[..] else { panic!("{things:#?}") };
+        assert_eq!((events.noun.as_str(), events.records.len(), events.is_whole), ("event", 4, false));
+        assert_eq!(events.getters, [(1, "event_id".to_owned())]);
+    }
 }

@@ -391,6 +391,9 @@ impl<'m> Maker<'m> {
             return (rank, format!("{preposition} {value}"));
         }
         match role {
+            _ if slot.param.is_path() && words::is_spaced_file(&said.plain) => {
+                (1, format!("in {}", said.plain))
+            }
             // A new name: `rename it to`.
             Some(role) if role.is_name && class != "make" => {
                 (1, format!("{} {value}", PHRASES.preposition(&deed.verb.stem, "")))
@@ -406,6 +409,9 @@ impl<'m> Maker<'m> {
             // The reminder's date, and not the day when something is done.
             Some(role) if role.is_plain_moment() && words::split(&slot.param.name).len() > 1 => {
                 (2, format!("with the {} {value}", spoken(&slot.param.name)))
+            }
+            Some(role) if role.is_plain_moment() && PHRASES.is_moved(&deed.verb.stem) => {
+                (1, format!("to {value}"))
             }
             Some(role) => {
                 // One tag.

@@ -236,7 +236,13 @@ async fn orders_are_solved_by_doing_them_and_by_nothing_else() {
             .unwrap()
             .clone(),
     };
-    for one in &orders {
+    let mut of_family: BTreeMap<&str, usize> = BTreeMap::new();
+    let few = orders.iter().filter(|one| {
+        let count = of_family.entry(&one.candidate.family).or_default();
+        *count += 1;
+        *count <= 2
+    });
+    for one in few {
         let (scenario, calls) = (one.scenario(), &one.candidate.calls);
         let answer = scenario.answer.clone().unwrap();
         let task = &scenario.task;
