@@ -54,6 +54,25 @@ fn with_command(project: &Project, words: &str) {
 }
 
 const MISTAKES: &[(&str, Change)] = &[
+    ("a weight that is no number", |p| {
+        p.replace(
+            "run.toml",
+            "[loop.train.stages.update]",
+            "weights = { consensus = \"x\" }\n\n[loop.train.stages.update]",
+        );
+    }),
+    ("what only a teacher or a voter uses", |p| {
+        p.replace(
+            "run.toml",
+            "rewards = \"reward\"",
+            "rewards = \"reward\"\nteacher_clip = 1.0\nteacher_weight = 0.5",
+        );
+        p.replace(
+            "run.toml",
+            "[loop.train]",
+            "[stages.more]\nkind = \"scenarios\"\ntools = \"tools\"\nanswers_votes = 4\n\n[loop.train]",
+        );
+    }),
     ("a family that is not known", |p| {
         p.replace("llama/config.json", "\"llama\"", "\"gemma2\"");
     }),
