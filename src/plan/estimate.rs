@@ -3,8 +3,8 @@
 //! A stage's estimate is the mean of its earlier records in this store. It uses records of the same kind and
 //! name with a model of the same shape; of those, the ones whose parameters differ in the fewest places.
 //! Known differences in the amount of work, episodes and passes, scale the estimate. Reused rows count as no
-//! work. Judge tokens are priced at current prices. There is no estimate from another model, from an endpoint for a stage that asks none, nor for a model
-//! that is not on this machine.
+//! work. Judge tokens are priced at current prices. There is no estimate from another model, from an endpoint
+//! for a stage that asks none, nor for a model that is not on this machine.
 
 use std::collections::BTreeMap;
 
