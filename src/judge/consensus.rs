@@ -1,12 +1,16 @@
 //! What most attempts at a task agree on, for tasks whose answer nobody knows (TTRL, Zuo et al. 2025).
 //!
 //! An attempt votes for its answer; where the scenario reads a state after the episode, for that state. Attempts that looked at
-//! nothing, repeat the task, hedge or only say that they are done have no vote, so that they never win.
+//! nothing, repeat the task, hedge or only say that they are done have no vote, so that they never win. Neither has one that leaves
+//! the state as it was before, which the scenario or an attempt that only read tells.
 
+use std::sync::LazyLock;
+
+use regex::Regex;
 use serde_json::Value;
 
 use super::{DONE, JudgedTrajectory, Score, Scores, flags, state, truth};
-use crate::data::{Checks, StateCheck};
+use crate::data::{Checks, Scenario, StateCheck};
 
 /// Words of which an answer says no more than that the attempt has ended.
 const EMPTY_WORDS: [&str; 15] = [
@@ -36,28 +40,73 @@ enum Vote<'a> {
     State(Vec<Value>),
 }
 
+/// The state checks of a scenario.
+fn state_checks(scenario: &Scenario) -> Vec<StateCheck> {
+    let checks = scenario.checks.as_ref().and_then(|checks| Checks::parse(&checks.0).ok());
+    checks.map(|checks| checks.state).unwrap_or_default()
+}
+
+/// What the state checks found after an attempt, in one notation. `None` if one could not be read.
+fn state_after(checks: &[StateCheck], attempt: &JudgedTrajectory<'_>) -> Option<Vec<Value>> {
+    let left = truth::state_left(attempt.trajectory);
+    let left = left.iter().chain(std::iter::repeat(&None));
+    let normal = |(check, left): (&StateCheck, &Option<Value>)| {
+        left.as_ref().map(|left| state::normal(left, &check.expect.ignore))
+    };
+    checks.iter().zip(left).map(normal).collect()
+}
+
+/// The states before an attempt that are known: what the scenario says, and what attempts found that only read.
+fn states_before(group: &[JudgedTrajectory<'_>], reads: &dyn Fn(&str) -> bool) -> Vec<Vec<Value>> {
+    let Some(first) = group.first() else { return Vec::new() };
+    let checks = state_checks(first.scenario);
+    if checks.is_empty() {
+        return Vec::new();
+    }
+    let before = |check: &StateCheck| Some(state::normal(check.before.as_ref()?, &check.expect.ignore));
+    let known: Option<Vec<Value>> = checks.iter().map(before).collect();
+    let only_read = group
+        .iter()
+        .filter(|attempt| truth::called_tools(&attempt.trajectory.messages).iter().all(|tool| reads(tool)));
+    known.into_iter().chain(only_read.filter_map(|attempt| state_after(&checks, attempt))).collect()
+}
+
+/// Whether a text gives several values to choose from, as in `12 / 13`. A name with such a mark stands in the task or a result.
+fn is_choice(answer: &str, scenario: &Scenario, messages: &str) -> bool {
+    static CHOICE: LazyLock<Regex> =
+        LazyLock::new(|| Regex::new(r"\S+(\s+/\s+\S+)+").expect("a valid pattern"));
+    let messages: Vec<Value> = serde_json::from_str(messages).unwrap_or_default();
+    let results = messages.iter().filter(|message| message["role"] == "tool");
+    let results: Vec<&str> = results.filter_map(|message| message["content"].as_str()).collect();
+    let is_named = |part: &str| {
+        let part = part.trim_matches(|letter: char| !letter.is_alphanumeric());
+        scenario.task.contains(part) || results.iter().any(|result| result.contains(part))
+    };
+    CHOICE.find_iter(answer).any(|part| !is_named(part.as_str()))
+}
+
 impl<'a> Vote<'a> {
-    /// `reads` tells whether a tool only reads. A state is a vote only of an attempt that may have changed something.
-    fn of(attempt: &JudgedTrajectory<'a>, reads: &dyn Fn(&str) -> bool) -> Option<Self> {
+    /// `reads` tells whether a tool only reads. A state is a vote only of an attempt that changed something, as far as is known.
+    fn of(
+        attempt: &JudgedTrajectory<'a>,
+        before: &[Vec<Value>],
+        reads: &dyn Fn(&str) -> bool,
+    ) -> Option<Self> {
         let JudgedTrajectory { scenario, trajectory } = attempt;
-        let checks = scenario.checks.as_ref().and_then(|checks| Checks::parse(&checks.0).ok());
-        let checks = checks.map(|checks| checks.state).unwrap_or_default();
+        let checks = state_checks(scenario);
         let succeeded = truth::successful_tools(&trajectory.messages);
         if !checks.is_empty() {
-            let left = truth::state_left(trajectory);
-            let left = left.iter().chain(std::iter::repeat(&None));
-            let normal = |(check, left): (&StateCheck, &Option<Value>)| {
-                left.as_ref().map(|left| state::normal(left, &check.expect.ignore))
-            };
-            let found: Option<Vec<Value>> = checks.iter().zip(left).map(normal).collect();
-            return found.filter(|_| succeeded.iter().any(|tool| !reads(tool))).map(Self::State);
+            let after = state_after(&checks, attempt)?;
+            let has_changed = succeeded.iter().any(|tool| !reads(tool)) && !before.contains(&after);
+            return has_changed.then_some(Self::State(after));
         }
         let answer = trajectory.answer.as_deref()?;
         let (words, of_task) = (flags::words(answer), flags::words(&scenario.task));
         let says_nothing = words.iter().all(|word| EMPTY_WORDS.contains(&&**word));
         let has_failed = words.iter().any(|word| FAILED_WORDS.contains(&&**word)) || answer.contains("n't");
         let is_echo = words.iter().all(|word| of_task.contains(word));
-        let is_vote = !(succeeded.is_empty() || says_nothing || has_failed || is_echo)
+        let is_choice = is_choice(answer, scenario, &trajectory.messages);
+        let is_vote = !(succeeded.is_empty() || says_nothing || has_failed || is_echo || is_choice)
             && flags(scenario, trajectory, None).is_empty();
         is_vote.then_some(Self::Answer(answer))
     }
@@ -78,7 +127,9 @@ struct Count {
 }
 
 fn count(group: &[JudgedTrajectory<'_>], reads: &dyn Fn(&str) -> bool) -> Count {
-    let votes: Vec<Option<Vote<'_>>> = group.iter().map(|attempt| Vote::of(attempt, reads)).collect();
+    let before = states_before(group, reads);
+    let votes: Vec<Option<Vote<'_>>> =
+        group.iter().map(|attempt| Vote::of(attempt, &before, reads)).collect();
     let mut firsts: Vec<&Vote<'_>> = Vec::new();
     let mut found = Count { class: Vec::with_capacity(group.len()), votes: Vec::new() };
     for vote in &votes {
@@ -128,7 +179,7 @@ mod tests {
     use serde_json::json;
 
     use super::*;
-    use crate::data::{Json, Scenario, Trajectory};
+    use crate::data::{Json, Trajectory};
 
     fn task(task: &str) -> Scenario {
         Scenario { task: task.into(), check: "none".into(), ..Scenario::default() }
@@ -216,6 +267,21 @@ mod tests {
     }
 
     #[test]
+    fn a_vote_is_one_answer() {
+        let asked = "How many orders are paid?";
+        for said in ["12 / 13", "12 or 13", "12 (or 13)", "most likely 12", "12, alternatively 13"] {
+            assert_eq!(answers(asked, &[said; 4]), None, "{said:?}");
+        }
+        for said in ["12/03/2026", "3/4", "src/main.rs", "90 km/h", "Ann, Ben"] {
+            assert_eq!(answers(asked, &[said; 2]), Some(vec![1.0, 1.0]), "{said:?}");
+        }
+        let named = episode("get", true, Some("Sales / Support"));
+        let named =
+            Trajectory { messages: named.messages.replace("\"x\"", "\"team: Sales / Support\""), ..named };
+        assert_eq!(scores(&task("Which team?"), &[named.clone(), named]), Some(vec![1.0, 1.0]));
+    }
+
+    #[test]
     fn of_a_change_the_states_have_to_agree() {
         let checks = json!({"state": [{"tool": "list", "expect": {"ignore": ["at"]}}]}).to_string();
         let order = Scenario { checks: Some(Json(checks)), ..task("Close ticket T107.") };
@@ -229,6 +295,11 @@ mod tests {
         assert_eq!(scores(&order, &found), Some(vec![2.0 / 3.0, 2.0 / 3.0, 1.0 / 3.0]));
         let idle = [left("get", &open), left("get", &open), left("close", &closed)];
         assert_eq!(scores(&order, &idle), None, "attempts that only read have no vote");
+        let undone = [left("close", &open), left("close", &open), left("get", &open), left("close", &open)];
+        assert_eq!(scores(&order, &undone), None, "what changes nothing in the end has no vote");
+        let told = json!({"state": [{"tool": "list", "expect": {"ignore": ["at"]}, "before": open}]});
+        let told = Scenario { checks: Some(Json(told.to_string())), ..order.clone() };
+        assert_eq!(scores(&told, &[left("close", &open), left("close", &open)]), None);
         let unread = Trajectory { state: Some(Json("[null]".into())), ..left("close", &closed) };
         assert_eq!(scores(&order, &[unread.clone(), unread]), None);
     }

@@ -8,7 +8,7 @@ pub enum JudgeError {
     #[diagnostic(transparent)]
     Llm(#[from] LlmError),
     #[error("the judge's prompt cannot be rendered")]
-    #[hint = "relative.jinja can use `task` and `attempts` (id, conversation); rubric.jinja `task`, `criteria` (name, about, weight) and `conversation`; yes_no.jinja `task`, `criterion` and `conversation`"]
+    #[hint = "relative.jinja can use `task`, `tools` and `attempts` (id, conversation); rubric.jinja `task`, `tools`, `criteria` (name, about, weight) and `conversation`; yes_no.jinja `task`, `tools`, `criterion` and `conversation`"]
     Prompt(#[source] minijinja::Error),
     #[error("the judge's reply cannot be used after {attempts} attempts: {problem}")]
     #[hint = "use a larger judge model or one with a longer context, a higher max_tokens or smaller groups"]

@@ -36,9 +36,9 @@ const COPIED_WORDS: usize = 4;
 static HEDGES: LazyLock<Regex> = LazyLock::new(|| {
     Regex::new(
         r"(?ix) \b(either|perhaps|maybe|possibly|probably|presumably|unsure|not\ (entirely\ )?(sure|certain)
-            |might\ be|could\ be|may\ be|i\ (think|guess|believe)|hard\ to\ say|it\ depends
+            |most\ likely|alternatively|might\ be|could\ be|may\ be|i\ (think|guess|believe)|hard\ to\ say|it\ depends
             |(unable|cannot|can't|can\ not|could\ not|couldn't)\ (to\ )?(determine|tell|say|find))\b
-        | \S\s+or\s+\S | \S\s*/\s*\S+\s*\(\?\) | \?\s*$",
+        | \S\s+\(?or\s+\S | \S\s*/\s*\S+\s*\(\?\) | \?\s*$",
     )
     .expect("a valid pattern")
 });
@@ -141,6 +141,8 @@ mod tests {
             ("7 or 8", "hedging"),
             ("either 7 or 8", "hedging"),
             ("maybe 7", "hedging"),
+            ("most likely 7", "hedging"),
+            ("7 (or 8)", "hedging"),
             ("7?", "hedging"),
             ("I cannot determine it", "hedging"),
             ("Oregon, Oradea", ""),

@@ -152,6 +152,11 @@ pub fn state_left(trajectory: &Trajectory) -> Vec<Option<Value>> {
     results(trajectory.into()).iter().map(|text| text.as_deref().map(state::structure)).collect()
 }
 
+/// The tools that were called, in their order.
+pub(super) fn called_tools(messages: &str) -> Vec<String> {
+    calls_of(messages).into_iter().map(|call| call.tool).collect()
+}
+
 /// The tools whose calls the server answered without an error, in their order.
 pub(super) fn successful_tools(messages: &str) -> Vec<String> {
     calls_of(messages).into_iter().filter(|call| !call.is_error).map(|call| call.tool).collect()

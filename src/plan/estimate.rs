@@ -3,8 +3,8 @@
 //! A stage's estimate is the mean of its earlier records in this store. It uses records of the same kind and
 //! name with a model of the same shape; of those, the ones whose parameters differ in the fewest places.
 //! Known differences in the amount of work, episodes and passes, scale the estimate. Reused rows count as no
-//! work. Judge tokens are priced at current prices. There is no estimate from another model, nor for a model
-//! that is not on this machine.
+//! work. Judge tokens are priced at current prices. There is no estimate from another model, from an endpoint
+//! for a stage that asks none, nor for a model that is not on this machine.
 
 use std::collections::BTreeMap;
 
@@ -116,7 +116,10 @@ impl CostHistory {
         if uses == Uses::UnknownModel {
             return Err(NoEstimate::NoModel);
         }
-        let fits = |record: &&ActionRecord| !is_other_model(stage, uses, &record.fields);
+        let asks = !stage.card.command.is_empty() || asks_endpoint(&stage.params);
+        let fits = |record: &&ActionRecord| {
+            !is_other_model(stage, uses, &record.fields) && (asks || !record.cost.spent.is_billed())
+        };
         let records: Vec<&ActionRecord> = records.iter().filter(fits).collect();
         let differing = |record: &ActionRecord| others(stage, &record.fields).count();
         let least = records.iter().map(|record| differing(record)).min();
@@ -151,6 +154,12 @@ fn is_other_model(stage: &Stage, uses: Uses, fields: &Value) -> bool {
     other_shape || others(stage, fields).any(is_model)
 }
 
+/// Whether parameters, or a table among them, name an endpoint.
+fn asks_endpoint(params: &Map<String, Value>) -> bool {
+    params.get("base_url").is_some_and(Value::is_string)
+        || params.values().filter_map(Value::as_object).any(asks_endpoint)
+}
+
 fn params(fields: &Value) -> Option<&Map<String, Value>> {
     fields.get("params").and_then(Value::as_object)
 }
@@ -183,4 +192,18 @@ fn others<'s>(stage: &'s Stage, fields: &Value) -> impl Iterator<Item = &'s Stri
         }
     };
     stage.params.keys().filter(is_keyed).filter(is_other)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_stage_asks_an_endpoint_if_a_parameter_or_a_table_of_one_has_an_address() {
+        let asks = |params: Value| asks_endpoint(params.as_object().unwrap());
+        assert!(asks(json!({"base_url": "http://127.0.0.1:1/v1"})));
+        assert!(asks(json!({"answers_endpoint": {"base_url": "http://127.0.0.1:1/v1", "model": "m"}})));
+        assert!(asks(json!({"endpoints": {"big": {"base_url": "http://127.0.0.1:1/v1", "model": "m"}}})));
+        assert!(!asks(json!({"answers_votes": 8, "base_url": null, "weights": {"relative": 1.0}})));
+    }
 }

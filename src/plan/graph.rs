@@ -17,7 +17,10 @@ use super::{
     reader::Reader,
     references::{Resolver, Target, carried_name, carried_type, yields},
 };
-use crate::{error::suggest, stage::card::Role};
+use crate::{
+    error::suggest,
+    stage::{TRUST, TRUST_WINDOW, card::Role},
+};
 
 /// One execution of a stage: one node outside loops, one per iteration within.
 pub struct Node {
@@ -103,6 +106,8 @@ pub struct StopCondition {
     pub is_negated: bool,
     /// Whether the run file names it as the loop's goal.
     pub is_goal: bool,
+    /// Whether the trust that all these iterations measured together decides, of which there have to be `in_a_row`.
+    pub is_pooled: bool,
 }
 
 impl StopCondition {
@@ -136,9 +141,6 @@ pub struct LoopPlan {
 
 /// The metric that is 0 where an update had nothing to learn from.
 pub const SIGNAL: &str = "signal";
-
-/// Metric of a stage: 1, or 0 if what it rewards is hardly better than chance. Ends a loop as [`SIGNAL`] does.
-const TRUSTED: &str = "trusted";
 
 /// The nodes, an edge from each to its dependents, and a topological order.
 pub struct Graph {
@@ -593,6 +595,7 @@ impl<'a> Unrolled<'a> {
             in_a_row: 1,
             is_negated: false,
             is_goal: true,
+            is_pooled: false,
         })
     }
 
@@ -608,45 +611,66 @@ impl<'a> Unrolled<'a> {
             in_a_row: 1,
             is_negated: true,
             is_goal: false,
+            is_pooled: false,
         })
     }
 
-    /// Iterations in which a stage had nothing to learn from, or nothing that can be trusted, end the loop.
-    fn idle(&self, iteration: Iteration) -> impl Iterator<Item = StopCondition> {
+    /// Iterations in which a stage had nothing to learn from end the loop, and those whose judges cannot be trusted.
+    fn idle(&self, iteration: Iteration) -> Vec<StopCondition> {
         let ParsedLoop { stages, patience, .. } = &self.parsed.loops[iteration.loop_index];
-        let reporting = [SIGNAL, TRUSTED].into_iter().flat_map(|metric| {
-            let reports = stages.iter().map(move |stage| stage.stage.card.reports(metric));
-            reports.enumerate().filter(|(_, reports)| *reports).map(move |(stage, _)| (stage, metric))
-        });
-        reporting.filter(|_| *patience > 0).filter_map(move |(stage, metric)| {
-            Some(StopCondition {
-                nodes: self.deciders(iteration, stage, *patience)?,
-                metric: metric.to_owned(),
-                at_least: None,
-                at_most: Some(0.0),
-                in_a_row: *patience,
-                is_negated: false,
-                is_goal: false,
-            })
-        })
+        if *patience == 0 {
+            return Vec::new();
+        }
+        let of = |metric: &str, nodes: Vec<NodeIndex>| StopCondition {
+            nodes,
+            metric: metric.to_owned(),
+            at_least: None,
+            at_most: Some(0.0),
+            in_a_row: *patience,
+            is_negated: false,
+            is_goal: false,
+            is_pooled: metric == TRUST,
+        };
+        let mut conditions = Vec::new();
+        for (stage, parsed) in stages.iter().enumerate() {
+            let reports = |metric| parsed.stage.card.reports(metric);
+            if reports(SIGNAL) {
+                conditions.extend(self.deciders(iteration, stage, *patience).map(|nodes| of(SIGNAL, nodes)));
+            }
+            if reports(TRUST) {
+                let window = TRUST_WINDOW.max(*patience as usize);
+                let ran = self.decided(iteration, stage);
+                // One window for each of the newest iterations that may have ended the loop.
+                let ends = (0..=self.loops[iteration.loop_index].lag as usize)
+                    .filter_map(|back| ran.len().checked_sub(back));
+                let windows =
+                    ends.map(|end| &ran[end.saturating_sub(window)..end]).filter(|ran| !ran.is_empty());
+                let nodes = |ran: &[u32]| {
+                    ran.iter().map(|number| self.inner(iteration.loop_index, *number, stage)).collect()
+                };
+                conditions.extend(windows.map(|ran| of(TRUST, nodes(ran))));
+            }
+        }
+        conditions
+    }
+
+    /// The iterations up to the newest that may decide whether this one runs, without those in which the stage does not run.
+    fn decided(&self, Iteration { loop_index, number }: Iteration, stage: usize) -> Vec<u32> {
+        let LoopTargets { lag, best, .. } = &self.loops[loop_index];
+        let newest = number.saturating_sub(1 + lag);
+        match best.as_ref().filter(|best| best.measured.0 == stage) {
+            Some(best) => self.measured(loop_index, best).filter(|ran| *ran <= newest).collect(),
+            None => (1..=newest).collect(),
+        }
     }
 
     /// The stage in the iterations that decide whether this one runs. Iteration k is skipped if the condition held in any up
     /// to k-1-lag; newer ones may still be running. The newest lag+1 of these are enough: if it held in an older one,
     /// iteration k-1-lag was itself skipped.
-    fn deciders(
-        &self,
-        Iteration { loop_index, number }: Iteration,
-        stage: usize,
-        in_a_row: u32,
-    ) -> Option<Vec<NodeIndex>> {
-        let LoopTargets { lag, best, .. } = &self.loops[loop_index];
-        let newest = number.checked_sub(1 + lag)?;
-        let all: Vec<u32> = match best.as_ref().filter(|best| best.measured.0 == stage) {
-            Some(best) => self.measured(loop_index, best).filter(|ran| *ran <= newest).collect(),
-            None => (1..=newest).collect(),
-        };
-        let decide = all.rchunks((lag + in_a_row) as usize).next()?;
+    fn deciders(&self, iteration: Iteration, stage: usize, in_a_row: u32) -> Option<Vec<NodeIndex>> {
+        let all = self.decided(iteration, stage);
+        let Iteration { loop_index, .. } = iteration;
+        let decide = all.rchunks((self.loops[loop_index].lag + in_a_row) as usize).next()?;
         let nodes = decide.iter().map(|iteration| self.inner(loop_index, *iteration, stage));
         (all.len() >= in_a_row as usize).then(|| nodes.collect())
     }

@@ -11,14 +11,14 @@ use serde::{Deserialize, Serialize};
 use super::{
     CacheMode, KeyFields, Node, Plan, RerunReason, Resample, absolute,
     best::{self, Flat, MetricOf},
-    graph::{InputEdge, InputSource, Iteration, LoopPlan},
+    graph::{InputEdge, InputSource, Iteration, LoopPlan, StopCondition},
     identity::ServerName,
 };
 use crate::{
     error::Result,
     hash::Digest,
     model::{Weights, kernels::Format},
-    stage::{Input, card::Section, model_folder},
+    stage::{Input, Metrics, card::Section, is_trust_lost, model_folder},
     store::{ActionRecord, CachedResult, Lookup, Output, Store},
 };
 
@@ -277,13 +277,17 @@ impl<'p> Ledger<'p> {
         let node = self.plan.node(index);
         let mut waits = Vec::new();
         for condition in &node.stop_conditions {
+            if condition.is_pooled && self.has_lost_trust(condition) {
+                return Readiness::Skipped;
+            }
             let mut in_a_row = 0;
             for decider in &condition.nodes {
                 match self.get(*decider) {
                     Some(Completion::Skipped) => return Readiness::Skipped,
                     // No node completes without the metric of its loop's goal.
                     Some(Completion::Done(CachedResult { metrics, .. }))
-                        if metrics.get(&condition.metric).is_some_and(|value| condition.met(*value)) =>
+                        if !condition.is_pooled
+                            && metrics.get(&condition.metric).is_some_and(|value| condition.met(*value)) =>
                     {
                         in_a_row += 1;
                     }
@@ -332,6 +336,16 @@ impl<'p> Ledger<'p> {
             policies.filter_map(|policy| self.formats.get(&policy.output.digest).copied()).collect();
         ready.formats = formats.into_iter().collect();
         if waits.is_empty() { Readiness::Ready(ready) } else { Readiness::Waits(waits) }
+    }
+
+    /// Whether the judges of these iterations cannot be trusted. False while one of them is not complete.
+    fn has_lost_trust(&self, condition: &StopCondition) -> bool {
+        let metrics = condition.nodes.iter().map(|node| match self.get(*node) {
+            Some(Completion::Done(result)) => Some(&result.metrics),
+            Some(Completion::Skipped) | None => None,
+        });
+        let metrics: Option<Vec<&Metrics>> = metrics.collect();
+        metrics.is_some_and(|metrics| is_trust_lost(metrics.into_iter(), condition.in_a_row as usize))
     }
 
     /// Whether all of these are complete; those that are not are the error.

@@ -672,7 +672,8 @@ impl<'a> RunFileParser<'_, 'a> {
     fn needs(&self, card: &Card, stage: &Table<'_, '_>, params: &Map<String, Value>) {
         let is_asked = |value: &Value| *value != Value::Bool(false) && value.as_f64() != Some(0.0);
         for (name, param) in &card.params {
-            let entry = stage.fields.get(name.as_str()).filter(|_| params.get(name).is_some_and(is_asked));
+            let own = params.get(name).filter(|own| param.default.as_ref() != Some(*own));
+            let entry = stage.fields.get(name.as_str()).filter(|_| own.is_some_and(is_asked));
             let Some(entry) = entry else { continue };
             for needed in &param.needs {
                 let any: Vec<&str> = needed.split(" or ").collect();

@@ -20,7 +20,7 @@ use crate::{
     error::Failure,
     mcp::Servers,
     stage::{
-        self, SharedModels,
+        self, SharedModels, StageError,
         card::Section,
         preflight::{
             ExpectedInputs, ExpectedOutput, ExpectedOutputs, ExpectedPolicy, Finding, Preflight,
@@ -207,7 +207,7 @@ impl<'p> PlanPreflight<'p> {
 /// Locates the finding at its parameter, role or section key; at the stage if the run file does not have
 /// that.
 fn problem(plan: &Plan, stage: &Stage, Finding { about, cause, .. }: Finding) -> Problem {
-    let own = about.and_then(|about| plan.place_of(stage, about).or_else(|| plan.section(about)));
+    let own = about.and_then(|about| plan.place_of(stage, &about).or_else(|| plan.section(&about)));
     let place = own.or_else(|| plan.place_of(stage, ""));
     Problem { stage: Some(stage.name.clone()), subject: Subject::Stage, place, cause }
 }
@@ -244,8 +244,13 @@ fn check(
     let node = plan.node(index);
     let card = &node.stage.card;
     let Some(kind) = &node.stage.kind else {
-        let parsed = stage::parse(card, &node.stage.params);
-        return parsed.err().map_or_else(Preflight::default, |cause| Preflight::of(Severity::Error, cause));
+        let Err(cause) = stage::parse(card, &node.stage.params) else { return Preflight::default() };
+        let about = match &cause {
+            StageError::Param { name, .. } => Some(name.clone().into()),
+            _ => None,
+        };
+        let finding = Finding { severity: Severity::Error, about, cause: cause.into() };
+        return Preflight { findings: vec![finding], ..Preflight::default() };
     };
     let finished = |port: &str| match ledger.get(index)? {
         Completion::Done(done) => Some(store.path(done.outputs.get(port)?)),

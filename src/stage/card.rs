@@ -188,7 +188,7 @@ pub struct Param {
     pub max: Option<f64>,
     #[serde(default)]
     pub choices: Vec<String>,
-    /// Parameters that are required if this one is neither 0 nor false. `"a or b"` requires one of several parameters or
+    /// Parameters that are required if this one is neither 0 nor false nor its default. `"a or b"` requires one of several parameters or
     /// inputs.
     #[serde(default)]
     pub needs: Vec<String>,

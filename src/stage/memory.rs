@@ -189,7 +189,7 @@ mod tests {
         let activations = |budget: usize| {
             let (update, engine) = stage("grpo", json!({ "tokens_per_microbatch": budget }));
             let mut inputs = inputs();
-            let episodes = ExpectedEpisodes { count: 1000, longest: 4000, altered: None };
+            let episodes = ExpectedEpisodes { count: 1000, longest: 4000, group: None, altered: None };
             inputs
                 .insert("trajectories".into(), vec![("rollout".into(), ExpectedOutput::Episodes(episodes))]);
             update.memory(&Load { inputs: &inputs, ..Load::of(&engine) }).unwrap().activations

@@ -46,7 +46,7 @@ use context::typed;
 pub use context::{Artifacts, Context, EarlierResult, Input, Rows, Shard};
 pub use embedded::embedded;
 pub use error::StageError;
-pub use judge::{RewardChange, compare_rewards};
+pub use judge::{RewardChange, TRUST, TRUST_WINDOW, compare_rewards, is_trust_lost};
 pub use kind::StageKind;
 pub use metrics::Metrics;
 use metrics::{known_metrics, mean, metrics, share_right};

@@ -5,6 +5,7 @@
 //! [`Severity::Error`] depends only on what is in the stage's key, so a stage with a result has none.
 
 use std::{
+    borrow::Cow,
     collections::BTreeMap,
     path::{Path, PathBuf},
     sync::Arc,
@@ -27,6 +28,8 @@ use crate::{
 pub enum ExpectedOutput {
     Policy(Arc<ExpectedPolicy>),
     Scenarios(ExpectedScenarios),
+    /// Scenarios of which attempts at them give all answers.
+    Voted,
     /// The table of a server's tools, and whether it has all that the server lists.
     Tools {
         table: PathBuf,
@@ -125,6 +128,8 @@ pub struct ExpectedEpisodes {
     pub count: usize,
     /// Tokens of the longest.
     pub longest: usize,
+    /// Most attempts at one task, if all tasks have as many.
+    pub group: Option<u32>,
     /// A sampling parameter with its value, if tokens are not drawn with the policy's own probabilities because of it.
     pub altered: Option<(&'static str, f32)>,
 }
@@ -163,7 +168,7 @@ pub enum Severity {
 pub struct Finding {
     pub severity: Severity,
     /// The parameter, role or section key that caused it.
-    pub about: Option<&'static str>,
+    pub about: Option<Cow<'static, str>>,
     pub cause: Failure,
 }
 
@@ -192,7 +197,7 @@ impl Preflight {
     }
 
     fn add(&mut self, severity: Severity, about: &'static str, cause: impl Into<Failure>) {
-        self.findings.push(Finding { severity, about: Some(about), cause: cause.into() });
+        self.findings.push(Finding { severity, about: Some(about.into()), cause: cause.into() });
     }
 
     /// A single finding about the stage as a whole.
@@ -222,6 +227,12 @@ impl PreflightContext<'_> {
     /// The scenarios, if known.
     pub fn scenarios(&self) -> Option<&ExpectedScenarios> {
         self.inputs.get("scenarios")?.first()?.1.scenarios()
+    }
+
+    /// Whether what attempts agree on gives the scenarios all their answers.
+    pub fn is_voted(&self) -> bool {
+        let given = self.inputs.get("scenarios").and_then(|given| given.first());
+        given.is_some_and(|(_, expected)| *expected == ExpectedOutput::Voted)
     }
 
     /// The episodes, if known.
@@ -310,7 +321,7 @@ mod tests {
         };
         let preflight = crate::stage::parse(&card, &params).unwrap().preflight(&context);
         let errors = preflight.findings.iter().filter(|found| found.severity == Severity::Error);
-        let text = |found: &Finding| format!("{}: {}", found.about.unwrap_or("-"), found.cause);
+        let text = |found: &Finding| format!("{}: {}", found.about.as_deref().unwrap_or("-"), found.cause);
         (errors.map(text).collect(), preflight)
     }
 
@@ -331,6 +342,63 @@ mod tests {
         check("grpo", &[("policy", policy(100, Some(8)))], json!({ "targets": ["nothing"] }), &[]);
         // Nothing to check if the model is not known yet.
         check("grpo", &[("policy", ExpectedOutput::Unknown)], json!({ "targets": ["nothing"] }), &[]);
+    }
+
+    #[test]
+    fn tokens_of_a_teacher_have_to_be_those_of_the_policy() {
+        let folder = tempfile::tempdir().unwrap();
+        let with = |name: &str, of: &str| {
+            let path = folder.path().join(name);
+            std::fs::create_dir_all(&path).unwrap();
+            let tokenizer =
+                json!({"model": {"type": "WordLevel", "vocab": {"a": 0, of: 1}, "unk_token": "a"}});
+            std::fs::write(path.join("tokenizer.json"), tokenizer.to_string()).unwrap();
+            std::fs::write(path.join("tokenizer_config.json"), "{}").unwrap();
+            let ExpectedOutput::Policy(policy) = policy(2, None) else { panic!("a policy") };
+            let policy = ExpectedPolicy { folder: Some(path), ..(*policy).clone() };
+            ExpectedOutput::from(policy)
+        };
+        let other =
+            "teacher: token 1 is \"c\" for the teacher \"teacher\", and \"b\" for the policy \"policy\"";
+        let of = |teacher: &str| {
+            [("policy", with("one", "b")), ("teacher", with(&format!("of {teacher}"), teacher))]
+        };
+        check("grpo", &of("c"), json!({}), &[other]);
+        check("grpo", &of("b"), json!({}), &[]);
+    }
+
+    #[test]
+    fn an_exam_of_answers_that_are_all_voted_and_votes_of_one_attempt_are_refused() {
+        let folder = tempfile::tempdir().unwrap();
+        let file = folder.path().join("tasks.jsonl");
+        let tasks = |tasks: &str| {
+            std::fs::write(&file, tasks).unwrap();
+            let voter = [("answers_from", policy(100, None))];
+            let params = json!({"file": file, "max_turns": 2, "max_turn_tokens": 12, "dev": 1});
+            preflight("scenarios", &voter, params).1
+        };
+        let held_out = "{\"task\": \"x\", \"answer\": \"1\", \"split\": \"heldout\"}\n";
+        let open = "{\"task\": \"a\", \"split\": \"train\"}\n{\"task\": \"b\", \"split\": \"train\"}\n";
+        let known = "{\"task\": \"c\", \"answer\": \"2\", \"split\": \"train\"}\n";
+        let all = tasks(&format!("{open}{held_out}"));
+        let voted = "scenarios: attempts at the scenarios voted on all their answers, so an exam would measure agreement";
+        for (port, expected) in [("train", &[voted][..]), ("dev", &[voted]), ("heldout", &[])] {
+            let reads = [("policies", policy(100, None)), ("scenarios", all.outputs[port].clone())];
+            check("eval", &reads, json!({}), expected);
+        }
+        assert!(!tasks(&format!("{open}{known}{held_out}")).outputs.contains_key("train"), "some are known");
+        let closed = tasks(&format!("{known}{held_out}"));
+        let notes: Vec<String> = closed.findings.iter().map(|found| found.cause.to_string()).collect();
+        assert_eq!(notes, ["every training task has an answer, so none is voted on"]);
+
+        let one = |params: Value| {
+            let episodes = preflight("rollout", &[], params).1.outputs["trajectories"].clone();
+            preflight("judge", &[("trajectories", episodes)], json!({"weights": {"consensus": 1.0}})).0
+        };
+        let alone = "trajectories: each task has one attempt, which has no other to agree with";
+        assert_eq!(one(json!({"group_size": 1})), [alone]);
+        assert_eq!(one(json!({"group_size": 1, "max_group_size": 4})), [""; 0]);
+        assert_eq!(one(json!({"group_size": 2})), [""; 0]);
     }
 
     #[test]
@@ -392,7 +460,7 @@ mod tests {
             preflight
                 .findings
                 .iter()
-                .map(|found| format!("{}: {}", found.about.unwrap(), found.cause))
+                .map(|found| format!("{}: {}", found.about.as_deref().unwrap(), found.cause))
                 .collect()
         };
         let set =

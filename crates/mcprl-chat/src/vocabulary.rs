@@ -145,6 +145,14 @@ impl Vocabulary {
         (0..size).filter(|id| self.tokenizer.id_to_token(*id).is_none()).collect()
     }
 
+    /// The first id that stands for another token in another vocabulary, with both tokens.
+    pub fn differs(&self, other: &Self) -> Option<(u32, [Option<String>; 2])> {
+        let both = [self, other].map(|one| &one.tokenizer);
+        let last = both.iter().flat_map(|one| one.get_vocab(true).into_values()).max()?;
+        let at = |id: u32| (id, both.map(|one| one.id_to_token(id)));
+        (0..=last).map(at).find(|(_, [one, other])| one != other)
+    }
+
     /// Untrusted text, made safe for use in a template.
     pub fn mask<'a>(&self, text: &'a str) -> Cow<'a, str> {
         self.mask_with(text, &[])

@@ -197,7 +197,12 @@ impl StageKind for Demonstrations {
         if (context.finished)("trajectories").is_none() {
             prompts::check(context, "policy", &self.play.agent, &mut preflight);
         }
-        let episodes = ExpectedEpisodes { count, longest: self.play.agent.max_episode_tokens, altered: None };
+        let episodes = ExpectedEpisodes {
+            count,
+            longest: self.play.agent.max_episode_tokens,
+            group: None,
+            altered: None,
+        };
         preflight.with("trajectories", ExpectedOutput::Episodes(episodes))
     }
 

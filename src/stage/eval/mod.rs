@@ -87,6 +87,9 @@ enum EvalError {
     #[hint("raise `heldout_share`, or give tasks `\"split\": \"heldout\"`" if *scenarios == 0)]
     #[hint = "give scenarios an `answer`: evaluation compares answers with known ones"]
     NoTruth { scenarios: usize },
+    #[error("attempts at the scenarios voted on all their answers, so an exam would measure agreement")]
+    #[hint = "examine on tasks with known answers: held-out ones of a file, or explored ones"]
+    OnlyVoted,
     #[error("only {known} of the {scenarios} scenarios have a known answer; the others are left out")]
     #[hint = "give scenarios an `answer`: evaluation compares answers with known ones"]
     LittleTruth { known: usize, scenarios: usize },
@@ -324,6 +327,9 @@ impl StageKind for Eval {
         if policies.is_empty() {
             preflight.error("policies", StageError::NoInput { role: "policies".into() });
         }
+        if context.is_voted() {
+            preflight.error("scenarios", EvalError::OnlyVoted);
+        }
         match context.scenarios().map(|scenarios| (scenarios.answered, scenarios.count())) {
             Some((0, scenarios)) => preflight.error("scenarios", EvalError::NoTruth { scenarios }),
             Some((known, scenarios)) if known < scenarios => {
@@ -404,10 +410,11 @@ fn baseline_first(policies: &[Input]) -> Vec<&Input> {
 /// Scenarios with ground truth, and the number without. What attempts agreed on is no ground truth.
 fn known(scenarios: Vec<Scenario>) -> Result<(Vec<Scenario>, usize), EvalError> {
     let all = scenarios.len();
+    let is_voted = scenarios.iter().any(|one| one.voted.is_some());
     let known: Vec<Scenario> =
         scenarios.into_iter().filter(|one| one.voted.is_none() && truth::is_known(one)).collect();
     if known.is_empty() {
-        return Err(EvalError::NoTruth { scenarios: all });
+        return Err(if is_voted { EvalError::OnlyVoted } else { EvalError::NoTruth { scenarios: all } });
     }
     let unknown = all - known.len();
     Ok((known, unknown))

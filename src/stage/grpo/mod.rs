@@ -32,6 +32,7 @@ use super::{
     typed,
 };
 use crate::{
+    chat::Vocabulary,
     data::{End, GroupSignal, REFERENCE, Reward, Step, Trajectory, groups, read_rewards},
     engine::{Footprint, Trainer},
     error::{At, Diagnostic, Interrupted, Result},
@@ -169,6 +170,10 @@ enum GrpoError {
     #[error("the {role} has a vocabulary of {other} tokens, the policy one of {policy}")]
     #[hint = "both must share a tokenizer"]
     Vocabulary { role: &'static str, other: usize, policy: usize },
+    #[error("token {id} is {theirs} for the {role} \"{other}\", and {own} for the policy \"{policy}\"")]
+    #[diagnostic(class = usage)]
+    #[hint = "both must share a tokenizer, which tells what a token is"]
+    Tokenizer { role: &'static str, other: String, policy: String, id: u32, theirs: String, own: String },
 }
 
 const REFERENCE_POLICY: &str = "reference";
@@ -184,6 +189,18 @@ const SCORING: [(&str, ScoredBy); 2] =
 /// Mean of log p(teacher) − log p(sampled) over the sampled tokens: at most 0 on average, and 0 if both are the same.
 fn teacher_gap(groups: &[Vec<Rollout<'_>>]) -> Option<f64> {
     mean(groups.iter().flatten().flat_map(Rollout::teacher_gaps))
+}
+
+/// Whether two policies' tokens are the same. `names`: those of the other and of the policy.
+fn check_tokens(
+    role: &'static str,
+    names: [&str; 2],
+    (other, policy): (&Vocabulary, &Vocabulary),
+) -> Result<(), GrpoError> {
+    let Some((id, tokens)) = other.differs(policy) else { return Ok(()) };
+    let [other, policy] = names.map(str::to_owned);
+    let [theirs, own] = tokens.map(|token| token.map_or_else(|| "none".into(), |token| format!("{token:?}")));
+    Err(GrpoError::Tokenizer { role, other, policy, id, theirs, own })
 }
 
 /// The optimizer steps of one update.
@@ -292,6 +309,15 @@ impl Grpo {
             let vocabulary = of_other.config.vocabulary;
             if vocabulary != own {
                 return Err(GrpoError::Vocabulary { role, other: vocabulary, policy: own }.into());
+            }
+            if other.model_digest() != policy.model_digest() {
+                let read = |of: &PolicyFolder| context.models.vocabulary(of.model_digest(), of.model());
+                // Without a tokenizer there is nothing to compare.
+                if let (Ok(theirs), Ok(ours)) = (read(&other), read(&policy)) {
+                    let names =
+                        [role, "policy"].map(|role| context.input(role).map_or(role, |input| &input.name));
+                    check_tokens(role, names, (&theirs, &ours))?;
+                }
             }
             scoring::score_by(&mut groups, (&other, room(&of_other)), of, (self, context))?;
         }

@@ -1,6 +1,6 @@
 //! Checks of an update before it runs.
 
-use super::{Grpo, GrpoError, SCORING};
+use super::{Grpo, GrpoError, SCORING, check_tokens};
 use crate::{
     model::kernels::Format,
     stage::{
@@ -27,9 +27,17 @@ pub fn preflight(Grpo { params, training }: &Grpo, context: &PreflightContext<'_
     }
     for (role, _) in SCORING {
         if let (Some(policy), Some(other)) = (context.policy("policy"), context.policy(role)) {
-            let (policy, other) = (policy.config.vocabulary, other.config.vocabulary);
-            if policy != other {
-                preflight.error(role, GrpoError::Vocabulary { role, other, policy });
+            let (own, theirs) = (policy.config.vocabulary, other.config.vocabulary);
+            if own != theirs {
+                preflight.error(role, GrpoError::Vocabulary { role, other: theirs, policy: own });
+            } else if let (Some(own), Some(theirs)) = (&policy.folder, &other.folder)
+                && own != theirs
+                && let (Ok(own), Ok(theirs)) = (context.vocabulary(own), context.vocabulary(theirs))
+            {
+                let name = |role: &'static str| {
+                    context.inputs.get(role).and_then(|all| all.first()).map_or(role, |(name, _)| name)
+                };
+                preflight.check(role, check_tokens(role, [name(role), name("policy")], (&theirs, &own)));
             }
         }
     }

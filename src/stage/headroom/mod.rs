@@ -64,10 +64,16 @@ enum HeadroomError {
     #[hint = "keep some tasks with answers apart, with `dev` of the stage that makes them; explored tasks have answers, and voted ones do not count"]
     NoTasks,
     #[error(
-        "the teacher solves {teacher:.1} % of {tasks} tasks that nothing trains on, the policy {policy:.1} %: less than {least:.0} points more"
+        "there are {tasks} tasks that nothing trains on with a known answer, too few to compare a teacher: {least} are needed"
     )]
-    #[hint = "train the teacher for this server first, or practise without one"]
-    WeakTeacher { teacher: f64, policy: f64, least: f64, tasks: usize },
+    #[diagnostic(class = usage)]
+    #[hint = "keep more tasks apart, with `dev` of the stage that makes them"]
+    FewTasks { tasks: usize, least: usize },
+    #[error(
+        "the teacher solves {teacher:.1} % of {tasks} tasks that nothing trains on, the policy {policy:.1} %: {gain:+.1} points [{low:+.1}, {high:+.1}], where {least:.0} and an interval above 0 are needed"
+    )]
+    #[hint = "train the teacher for this server first, give more tasks of `dev` if the interval is wide, or practise without one"]
+    WeakTeacher { teacher: f64, policy: f64, gain: f64, low: f64, high: f64, least: f64, tasks: usize },
 }
 
 pub struct HeadroomStage {
@@ -184,11 +190,21 @@ async fn play_greedily(
     policy: &Input,
     tasks: &[Scenario],
 ) -> Result<f64> {
+    let outcomes = greedy_outcomes(context, settings, policy, tasks).await?;
+    Ok(share_right(outcomes.into_iter().flatten().map(Some)).ok_or(HeadroomError::ServerLost)?)
+}
+
+/// Whether a policy solves each of these tasks, played once; `None` for an episode that was lost.
+async fn greedy_outcomes(
+    context: &Context,
+    settings: &PlaySettings,
+    policy: &Input,
+    tasks: &[Scenario],
+) -> Result<Vec<Option<bool>>> {
     let attempts: Vec<RolloutSpec<'_>> =
         tasks.iter().map(|scenario| greedy(scenario, context.seed)).collect();
     let played = play(context, settings, policy, tasks, &attempts).await?;
-    let outcomes = played.iter().flatten().map(|trajectory| trajectory.correct);
-    Ok(share_right(outcomes).ok_or(HeadroomError::ServerLost)?)
+    Ok(played.into_iter().map(|played| played?.correct).collect())
 }
 
 async fn play(
@@ -291,6 +307,7 @@ impl StageKind for HeadroomStage {
         let episodes = ExpectedEpisodes {
             count: self.episodes(),
             longest: self.play.agent.max_episode_tokens,
+            group: None,
             altered: None,
         };
         // The last took most to make, so it is the largest.

@@ -3,14 +3,16 @@
 use serde::Deserialize;
 use serde_json::{Map, Value};
 
-use super::{HeadroomError, known, pass_on, play_greedily};
+use super::{FEW, HeadroomError, greedy_outcomes, known, pass_on};
 use crate::{
     data::Scenario,
     engine::Footprint,
     error::Result,
+    eval::{Clusters, Interval, difference_interval},
     stage::{
         Context, Metrics, StageError, StageKind,
         kind::StageFuture,
+        mean,
         memory::Load,
         metrics,
         preflight::{Preflight, PreflightContext},
@@ -44,24 +46,37 @@ impl TeacherStage {
         if tasks.is_empty() {
             return Err(HeadroomError::NoTasks.into());
         }
+        if tasks.len() < FEW {
+            return Err(HeadroomError::FewTasks { tasks: tasks.len(), least: FEW }.into());
+        }
         context.observer.phase("episodes", 2 * tasks.len() as u64);
         let (teacher, student) = (context.input(TEACHER)?, context.input(STUDENT)?);
-        let taught = play_greedily(context, &self.play, student, &tasks).await?;
-        let teaches = play_greedily(context, &self.play, teacher, &tasks).await?;
-        let gain = teaches - taught;
-        let least = self.params.least_gain;
-        if gain < least {
-            let [teacher, policy, least] = [teaches, taught, least].map(|share| 100.0 * share);
-            return Err(HeadroomError::WeakTeacher { teacher, policy, least, tasks: tasks.len() }.into());
+        let taught = greedy_outcomes(context, &self.play, student, &tasks).await?;
+        let teaches = greedy_outcomes(context, &self.play, teacher, &tasks).await?;
+        let one = |right: bool| f64::from(u8::from(right));
+        let pairs: Vec<(f64, f64)> = teaches
+            .iter()
+            .zip(&taught)
+            .filter_map(|(teaches, taught)| Some((one((*teaches)?), one((*taught)?))))
+            .collect();
+        let teaches = mean(pairs.iter().map(|(teaches, _)| *teaches));
+        let taught = mean(pairs.iter().map(|(_, taught)| *taught));
+        let (teaches, taught) = teaches.zip(taught).ok_or(HeadroomError::ServerLost)?;
+        let differences: Vec<f64> = pairs.iter().map(|(teaches, taught)| teaches - taught).collect();
+        let members: Vec<usize> = (0..differences.len()).collect();
+        let Interval { low, high } = difference_interval(&Clusters::new(&differences, &members));
+        let (gain, least, tasks) = (teaches - taught, self.params.least_gain, pairs.len());
+        let [teacher_percent, policy_percent] = [teaches, taught].map(|share| 100.0 * share);
+        if gain < least || low <= 0.0 {
+            let [gain, low, high, least] = [gain, low, high, least].map(|share| 100.0 * share);
+            let (teacher, policy) = (teacher_percent, policy_percent);
+            return Err(HeadroomError::WeakTeacher { teacher, policy, gain, low, high, least, tasks }.into());
         }
         context.observer.note(&format!(
-            "greedy, on {} tasks that nothing trains on: teacher {:.1} %, policy {:.1} %",
-            tasks.len(),
-            100.0 * teaches,
-            100.0 * taught
+            "greedy, on {tasks} tasks that nothing trains on: teacher {teacher_percent:.1} %, policy {policy_percent:.1} %",
         ));
         pass_on(teacher, context)?;
-        Ok(metrics([("teacher", teaches), ("policy", taught), ("gain", gain), ("tasks", tasks.len() as f64)]))
+        Ok(metrics([("teacher", teaches), ("policy", taught), ("gain", gain), ("tasks", tasks as f64)]))
     }
 }
 
@@ -74,6 +89,12 @@ impl StageKind for TeacherStage {
         let mut preflight = Preflight::default();
         for role in [TEACHER, STUDENT] {
             prompts::check(context, role, &self.play.agent, &mut preflight);
+        }
+        if let Some(tasks) = context.scenarios().map(|tasks| tasks.answered).filter(|tasks| *tasks < FEW) {
+            preflight.error("scenarios", HeadroomError::FewTasks { tasks, least: FEW });
+        }
+        if context.is_voted() {
+            preflight.error("scenarios", HeadroomError::NoTasks);
         }
         let teacher = context.inputs.get(TEACHER).and_then(|given| given.first());
         match teacher {

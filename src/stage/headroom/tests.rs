@@ -40,7 +40,7 @@ fn pass_rates_are_of_training_tasks_alone_and_count_as_never_trained_on() {
 }
 
 /// Compares a policy that answers 8 with a teacher that gives one of these answers, each equally likely, on tasks whose answer is 7.
-async fn taught_by(answer: &str, folder: &std::path::Path) -> (Result<Metrics>, Vec<String>) {
+async fn taught_by(answer: &str, tasks: usize, folder: &std::path::Path) -> (Result<Metrics>, Vec<String>) {
     let server = testing::tool_server(|_| 200).await;
     let session = Session::connect(&server).await.unwrap();
     let path = |name: &str| folder.join(name);
@@ -53,20 +53,21 @@ async fn taught_by(answer: &str, folder: &std::path::Path) -> (Result<Metrics>, 
         check: "number".into(),
         ..Scenario::default()
     };
-    data::write(&path("tasks.parquet"), &(0..4).map(task).collect::<Vec<_>>()).unwrap();
+    data::write(&path("tasks.parquet"), &(0..tasks).map(task).collect::<Vec<_>>()).unwrap();
     for (name, answer) in [("teacher", answer), ("policy", "8")] {
         testing::caller(&path(name), &[json!({"name": "complete_task", "arguments": {"answer": answer}})]);
     }
-    let (tools, tasks, teacher, policy) =
+    let (tools, scenarios, teacher, policy) =
         (path("tools.parquet"), path("tasks.parquet"), path("teacher"), path("policy"));
     let inputs = [
         ("tools", tools.as_path()),
-        ("scenarios", tasks.as_path()),
+        ("scenarios", scenarios.as_path()),
         ("teacher", teacher.as_path()),
         ("policy", policy.as_path()),
     ];
     let params = json!({"max_turns": 2, "max_turn_tokens": 12});
-    let (mut context, _) = testing::context("teacher", &inputs, &path(&format!("out-{answer}")), params);
+    let (mut context, _) =
+        testing::context("teacher", &inputs, &path(&format!("out-{answer}-{tasks}")), params);
     context.servers = Some(server.into());
     let done = testing::run(&context).await;
     let written = std::fs::read_dir(context.output_folder.join("policy")).into_iter().flatten();
@@ -76,12 +77,14 @@ async fn taught_by(answer: &str, folder: &std::path::Path) -> (Result<Metrics>, 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_teacher_is_passed_on_only_if_it_solves_more() {
     let folder = tempfile::tempdir().unwrap();
-    let (better, written) = taught_by("7", folder.path()).await;
+    let (better, written) = taught_by("7", 20, folder.path()).await;
     let better = better.unwrap();
     assert_eq!([better["teacher"], better["policy"], better["gain"]], [1.0, 0.0, 1.0]);
     assert!(written.contains(&"model.safetensors".to_owned()), "{written:?}");
-    let (same, written) = taught_by("9", folder.path()).await;
+    let (same, written) = taught_by("9", 20, folder.path()).await;
     let same = same.unwrap_err();
     assert_eq!((same.code(), written.len()), ("headroom::weak_teacher", 0));
-    assert!(same.to_string().contains("the teacher solves 0.0 % of 4 tasks"), "{same}");
+    assert!(same.to_string().contains("the teacher solves 0.0 % of 20 tasks"), "{same}");
+    let few = taught_by("7", 19, folder.path()).await.0.unwrap_err();
+    assert_eq!(few.code(), "headroom::few_tasks");
 }

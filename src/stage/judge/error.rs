@@ -22,11 +22,14 @@ pub(super) enum JudgeStageError {
     )]
     #[hint = "{least} or more make it so: explored tasks have answers, as with `mix = {{ file = 1, explored = 1 }}` in the stage that makes the tasks"]
     LittleTrust { known: usize, least: usize },
+    #[error("each task has one attempt, which has no other to agree with")]
+    #[hint = "set `group_size` of the stage that plays them to 4 or more, or `weights.consensus = 0`"]
+    Alone,
     #[error("`weights.{name}` is {value}, and should be a number of 0 or more")]
     #[hint = "0 leaves a part out, and `veto = false` lets a judge overrule the known answer"]
     Weight { name: &'static str, value: f64 },
     #[error("no part of the reward has a weight, so a right answer earns no more than a wrong one")]
-    #[hint = "give `truth` a weight, or `relative` with `base_url` and `model` or `local_model`"]
+    #[hint = "give `truth` or `consensus` a weight, or `relative` with `base_url` and `model` or `local_model`"]
     NothingEarned,
     #[error("`{judge}` is used, but `{param}` is not set")]
     #[hint("set `base_url` and `model` to ask an endpoint, or `local_model` to a model that the engine runs, or `weights.{judge} = 0`" if matches!(*param, "base_url" | "model"))]
@@ -36,7 +39,7 @@ pub(super) enum JudgeStageError {
     #[hint = "write criteria = {{ NAME = \"what is good\" }}, or {{ NAME = {{ about = \"…\", weight = 2 }} }}"]
     Criteria { problem: String },
     #[error("the gates cannot be used: {problem}")]
-    #[hint = "write gates = {{ \"rubric.NAME\" = {{ below = 0.5 }} }}; other names are relative, rubric, command, labels, empty, hedging, copied and injection"]
+    #[hint = "write gates = {{ \"rubric.NAME\" = {{ below = 0.5 }} }}; other names are relative, rubric, command, labels, consensus, empty, hedging, copied and injection"]
     Gates { problem: String },
     #[error("`max_cost` is set, but the prices of the judge's tokens are not")]
     #[hint = "set prices = {{ prompt = …, completion = … }} of the stage, in dollars per million tokens"]

@@ -55,6 +55,7 @@ use audit::audit;
 use cases::AuditedGroup;
 pub use change::{RewardChange, compare_rewards};
 use error::JudgeStageError;
+pub use trust::{TRUST, TRUST_WINDOW, is_trust_lost};
 
 #[derive(Debug, Deserialize)]
 pub(super) struct Params {
@@ -147,7 +148,12 @@ impl Judge {
         let groups = groups(&trajectories, &scenarios)?;
         let criteria = self.criteria()?;
         self.check_gates(&criteria)?;
-        let judges = self.asks().then(|| self.judges(context, local, criteria)).transpose()?;
+        let votes = self.shaping.uses(JudgeKind::Consensus);
+        let tools: Vec<Tool> = match votes || self.asks() {
+            true => context.read_optional("tools")?.unwrap_or_default(),
+            false => Vec::new(),
+        };
+        let judges = self.asks().then(|| self.judges(context, local, criteria, &tools)).transpose()?;
         let program = self.shaping.uses(JudgeKind::Command).then(|| self.program(context)).transpose()?;
         let labels = self.shaping.uses(JudgeKind::Labels).then(|| self.labels()).transpose()?;
 
@@ -157,9 +163,7 @@ impl Judge {
             scores_of(program, context, &groups, &mut scores).await?;
         }
         let labelled = labels.map(|labels| add_labels(&labels, &groups, &mut scores));
-        let votes = self.shaping.uses(JudgeKind::Consensus);
         if votes {
-            let tools: Vec<Tool> = context.read_optional("tools")?.unwrap_or_default();
             let agreeing = add_consensus(&groups, &only_reads(&tools), &mut scores);
             context.observer.note(&format!(
                 "more than half of the attempts agree on {agreeing} of {} tasks",
@@ -229,18 +233,12 @@ impl Judge {
         }
         let tied: Vec<AuditedGroup> = groups.iter().map(|group| group.tied(self.params.tie_band)).collect();
         let Some(trust) = trust::trust(&tied, trust::of_all(&weights)) else { return Metrics::new() };
-        if trust.is_lost() {
+        if trust.is_low() {
             context
                 .observer
                 .note(&format!("the judges reward wrong attempts nearly as often as right ones: {trust}"));
         }
-        metrics([
-            ("trust", trust.value),
-            ("trust_low", trust.interval.low),
-            ("trust_high", trust.interval.high),
-            ("trust_tasks", trust.tasks as f64),
-            ("trusted", f64::from(u8::from(!trust.is_lost()))),
-        ])
+        trust.metrics()
     }
 
     /// The scores that enter the reward.
@@ -323,13 +321,13 @@ impl Judge {
         context: &Context,
         local: Option<Arc<LocalModel>>,
         criteria: Vec<Criterion>,
+        tools: &[Tool],
     ) -> Result<Judges> {
         let Params { attempts, repeats, structured, shown_bytes, orders, rubric_scores, .. } = self.params;
         let model: Arc<dyn LanguageModel> = match local {
             Some(local) => local,
             None => Arc::new(self.client(context)?),
         };
-        let tools: Vec<Tool> = context.read_optional("tools")?.unwrap_or_default();
         let tools = tools.iter().filter(|tool| !tool.synthetic).map(shown_tool).collect();
         let model = JudgeModel { model, attempts, repeats, structured, shown_bytes, tools };
         let relative = self.shaping.uses(JudgeKind::Relative).then(|| Relative {
@@ -442,6 +440,11 @@ impl StageKind for Judge {
             if params.max_cost.is_some() && context.prices.is_none() {
                 preflight.error("max_cost", JudgeStageError::NoPrices);
             }
+        }
+        if shaping.uses(JudgeKind::Consensus)
+            && context.episodes().is_some_and(|episodes| episodes.group == Some(1))
+        {
+            preflight.error("trajectories", JudgeStageError::Alone);
         }
         if let Some((name, value)) = shaping.wrong_weight() {
             preflight.error("weights", JudgeStageError::Weight { name, value });

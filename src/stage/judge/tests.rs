@@ -522,7 +522,7 @@ async fn attempts_that_agree_are_rewarded_where_nobody_knows_the_answer() {
         [r#"a/0 2 {"consensus":2.0}"#, r#"a/1 2 {"consensus":2.0}"#, r#"a/2 1 {"consensus":1.0}"#],
         "b has no majority"
     );
-    assert!(!found.result.unwrap().contains_key("trusted"), "no answer is known");
+    assert!(!found.result.unwrap().contains_key("trust"), "no answer is known");
     let none = judged(&scenarios[1..], &trajectories[3..], params).await;
     assert!(none.result.is_ok() && none.rewards.is_empty(), "an iteration without agreement teaches nothing");
 }
@@ -542,11 +542,10 @@ async fn trust_is_measured_on_known_answers_that_the_reward_does_not_see() {
         judged(&scenarios, &trajectories, params).await.result.unwrap()
     };
     let mostly = measured(4).await;
-    assert_eq!((mostly["trusted"], mostly["trust_tasks"]), (1.0, 40.0));
+    assert_eq!(mostly["trust_tasks"], 40.0);
     // Of right attempts 108 of 112 are in a majority, of wrong ones 12 of 48.
     assert!((mostly["trust"] - (108.0 / 112.0 - 12.0 / 48.0)).abs() < 1e-12);
     assert_eq!(mostly["audit.consensus.youden"], mostly["trust"]);
     let half = measured(20).await;
     assert!(half["trust"].abs() < 1e-12 && half["trust_high"] < 0.3, "{half:?}");
-    assert_eq!(half["trusted"], 0.0);
 }

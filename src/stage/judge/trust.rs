@@ -7,10 +7,32 @@ use super::cases::{AuditedGroup, Cases};
 use crate::{
     eval::{Interval, rate_interval},
     judge::JudgeKind,
+    stage::{Metrics, metrics},
 };
 
 /// Below this upper end of J, a judge is not trusted.
 const LEAST: f64 = 0.3;
+
+/// Iterations of a loop whose J is pooled. More would count episodes of a policy that has long changed.
+pub const TRUST_WINDOW: usize = 8;
+
+/// The metric that says that a stage measures trust.
+pub const TRUST: &str = "trust";
+
+/// Whether the judges are not trusted, by what a stage measured in these iterations; never with fewer than `least` measurements.
+///
+/// J is the mean over tasks, its upper end that of a linear combination of independent estimates (Zou and Donner 2008, eq. 4).
+pub fn is_trust_lost<'m>(measured: impl Iterator<Item = &'m Metrics>, least: usize) -> bool {
+    let read = |metrics: &Metrics| {
+        let value = |name: &str| metrics.get(name).copied();
+        Some((value("trust_tasks")?, value(TRUST)?, value("trust_high")?))
+    };
+    let all: Vec<(f64, f64, f64)> = measured.filter_map(read).collect();
+    let tasks: f64 = all.iter().map(|(tasks, ..)| tasks).sum();
+    let mean = all.iter().map(|(own, value, _)| own / tasks * value).sum::<f64>();
+    let above = all.iter().map(|(own, value, high)| (own / tasks * (high - value)).powi(2)).sum::<f64>();
+    all.len() >= least.max(1) && mean + above.sqrt() < LEAST
+}
 
 /// J over the attempts of groups whose scores differ. An attempt is rewarded if its score is above the mean of its group, because
 /// practice makes it likelier.
@@ -24,8 +46,17 @@ pub(super) struct Trust {
 }
 
 impl Trust {
-    pub fn is_lost(&self) -> bool {
-        self.interval.high < LEAST
+    pub fn is_low(&self) -> bool {
+        self.value < LEAST
+    }
+
+    pub fn metrics(&self) -> Metrics {
+        metrics([
+            (TRUST, self.value),
+            ("trust_low", self.interval.low),
+            ("trust_high", self.interval.high),
+            ("trust_tasks", self.tasks as f64),
+        ])
     }
 }
 
@@ -143,9 +174,56 @@ mod tests {
         let few = found(&guesses).unwrap();
         let many = found(&[guesses; 40].concat()).unwrap();
         assert_eq!((few.value, many.value), (0.0, 0.0));
-        assert!(!few.is_lost() && many.is_lost(), "{few} and {many}");
+        let is_lost = |trust: Trust| is_trust_lost([&trust.metrics()].into_iter(), 1);
+        assert!(!is_lost(few) && is_lost(many), "{few} and {many}");
         let good: &[(bool, f64)] = &[(true, 0.9), (true, 0.8), (false, 0.2), (false, 0.1)];
-        assert!(!found(&[good; 80]).unwrap().is_lost());
+        assert!(!is_lost(found(&[good; 80]).unwrap()));
+    }
+
+    /// The iteration of 32 after which a loop ends whose judge has this J, in the middle of many loops; none where few end.
+    fn ends(j: f64, is_pooled: bool) -> Option<usize> {
+        let mut state = 1_u64;
+        let mut draw = move || {
+            state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+            (state >> 33) as f64 / (1_u64 << 31) as f64
+        };
+        let mut end = || {
+            let mut known: Vec<Metrics> = Vec::new();
+            (1..=32).find(|_| {
+                let mut attempt = |index: usize| {
+                    let is_right = index.is_multiple_of(2);
+                    let chance = if is_right { 0.5 + j / 2.0 } else { 0.5 - j / 2.0 };
+                    (is_right, f64::from(u8::from(draw() < chance)))
+                };
+                // Ten groups of four with differing scores.
+                let groups: Vec<Vec<(bool, f64)>> =
+                    (0..10).map(|_| (0..4).map(&mut attempt).collect()).collect();
+                let groups: Vec<&[(bool, f64)]> = groups.iter().map(Vec::as_slice).collect();
+                known.extend(found(&groups).map(|trust| trust.metrics()));
+                let lost = |last: usize, least: usize| {
+                    is_trust_lost(known[known.len().saturating_sub(last)..].iter(), least)
+                };
+                match is_pooled {
+                    true => lost(TRUST_WINDOW, 2),
+                    false => {
+                        known.len() > 1
+                            && known[known.len() - 2..].iter().all(|one| is_trust_lost([one].into_iter(), 1))
+                    }
+                }
+            })
+        };
+        let mut ends: Vec<usize> = (0..40).map(|_| end().unwrap_or(usize::MAX)).collect();
+        ends.sort_unstable();
+        Some(ends[20]).filter(|end| *end != usize::MAX)
+    }
+
+    #[test]
+    fn iterations_together_end_a_loop_of_a_poor_judge_early_and_never_that_of_a_good_one() {
+        let [none, poor, good] = [0.0, 0.2, 0.5].map(|j| (ends(j, false), ends(j, true)));
+        println!("J = 0: {none:?}, 0.2: {poor:?}, 0.5: {good:?} alone and pooled");
+        assert!(none.1.is_some_and(|end| end <= 4), "{none:?}");
+        assert!(poor.0.is_none() && poor.1.is_some_and(|end| end <= 16), "{poor:?}");
+        assert_eq!(good, (None, None));
     }
 
     #[test]

@@ -230,6 +230,7 @@ impl StageKind for Rollout {
         let episodes = ExpectedEpisodes {
             count: self.episodes(),
             longest: self.play.agent.max_episode_tokens,
+            group: Some(self.params.group_size.max(self.params.max_group_size.unwrap_or(0))),
             altered: self.params.altered(),
         };
         preflight.with("trajectories", ExpectedOutput::Episodes(episodes))

@@ -79,6 +79,9 @@ pub enum ScenarioError {
     #[error("{tasks} tasks have no answer, so {votes} attempts at each vote on it: {} episodes", *tasks as u64 * u64::from(*votes))]
     #[hint = "`answers_votes` says how many vote"]
     Voting { tasks: usize, votes: u32 },
+    #[error("every training task has an answer, so none is voted on")]
+    #[hint = "leave out `answers_from` or `answers_endpoint`, so that the stage does not wait for it"]
+    NothingOpen,
     #[error("both `answers_from` and `answers_endpoint` are set")]
     #[hint = "leave one of them out"]
     TwoVoters,

@@ -74,10 +74,18 @@ pub fn preflight(
                 check_calls(path, train.iter().chain(&heldout), context, &mut preflight);
                 let held_out = expected(&heldout, train.len());
                 let open = train.iter().filter(|task| !truth::is_known(task)).count();
-                let is_voted = open > 0 && votes.has_voter(context.inputs.contains_key(votes::ROLE));
+                let has_voter = votes.has_voter(context.inputs.contains_key(votes::ROLE));
+                if has_voter && open == 0 && !train.is_empty() {
+                    preflight.note("answers_votes", ScenarioError::NothingOpen);
+                }
+                let is_voted = open > 0 && has_voter;
                 if is_voted && (context.finished)("train").is_none() {
                     let votes = votes.answers_votes;
                     preflight.remark("answers_votes", ScenarioError::Voting { tasks: open, votes });
+                }
+                if is_voted && open == train.len() {
+                    let voted = preflight.with("train", ExpectedOutput::Voted);
+                    return voted.with("dev", ExpectedOutput::Voted).with("heldout", held_out);
                 }
                 if is_voted || params.explores_for(&train) {
                     // What attempts agree on, or exploration finds, is not known.

@@ -282,7 +282,7 @@ impl StageKind for Traces {
             messages.iter().map(|message| message.to_string().len()).sum::<usize>()
         };
         let longest = found.iter().map(bytes).max().unwrap_or_default();
-        let episodes = ExpectedEpisodes { count: found.len(), longest, altered: None };
+        let episodes = ExpectedEpisodes { count: found.len(), longest, group: None, altered: None };
         preflight.with("trajectories", ExpectedOutput::Episodes(episodes))
     }
 }

@@ -95,8 +95,12 @@ pub fn workspace<'t>(
     footprint: impl FnOnce(&Load<'_>) -> Option<Footprint>,
 ) -> usize {
     let rows = || trajectories.clone().flat_map(Trajectory::rows).map(|row| row.tokens.len());
-    let episodes =
-        ExpectedEpisodes { count: rows().count(), longest: rows().max().unwrap_or(0), altered: None };
+    let episodes = ExpectedEpisodes {
+        count: rows().count(),
+        longest: rows().max().unwrap_or(0),
+        group: None,
+        altered: None,
+    };
     let named = ("trajectories".to_owned(), ExpectedOutput::Episodes(episodes));
     let inputs = ExpectedInputs::from([("trajectories".to_owned(), vec![named])]);
     let peak = footprint(&Load { inputs: &inputs, ..Load::of(engine) });

@@ -12,7 +12,7 @@ export async function show(page, { run, signal }) {
 
   page.append(h("h2", {}, "Pairs that two judges put in opposite orders"));
   if (compared === 0) {
-    page.append(h("p", { class: "quiet" }, "No two judges have scored the same pair of episodes. Ground truth, a language model (relative, rubric), a program and your own labels count as judges; a right and a wrong label in one group are compared with the others."));
+    page.append(h("p", { class: "quiet" }, "No two judges have scored the same pair of episodes. Ground truth, a language model (relative, rubric), a program, your own labels and what attempts agree on (consensus) count as judges; a right and a wrong label in one group are compared with the others."));
   } else {
     page.append(h("p", {}, `${disagreeing.toLocaleString("en")} of ${compared.toLocaleString("en")} compared pairs; the clearest first.`));
     page.append(h("div", { class: "wide" }, h("table", {}, h("thead", {}, h("tr", {}, ["Task", "Episodes", "One judge", "The other"].map((name) => h("th", {}, name)))), h("tbody", {}, disagreements.map((pair) => h("tr", {}, h("td", { class: "text" }, shown(pair.task || pair.scenario), h("div", { class: "quiet" }, shown(pair.stage))), h("td", {}, link(pair.stage, pair.episodes[0], "first"), " ", link(pair.stage, pair.episodes[1], "second")), pair.judges.map((judge, index) => h("td", {}, h("b", {}, shown(judge)), ` ${number(pair.scores[index][0])} ${pair.scores[index][0] > pair.scores[index][1] ? ">" : "<"} ${number(pair.scores[index][1])}`))))))));

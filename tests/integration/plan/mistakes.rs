@@ -54,6 +54,13 @@ fn with_command(project: &Project, words: &str) {
 }
 
 const MISTAKES: &[(&str, Change)] = &[
+    ("a weight that is no number", |p| {
+        p.replace(
+            "run.toml",
+            "[loop.train.stages.update]",
+            "weights = { consensus = \"x\" }\n\n[loop.train.stages.update]",
+        );
+    }),
     ("a family that is not known", |p| {
         p.replace("llama/config.json", "\"llama\"", "\"gemma2\"");
     }),
@@ -454,4 +461,15 @@ fn a_run_that_would_train_on_the_tasks_of_another_stages_comparison_is_refused()
     // Whichever stage of the loop begins after both tables are there.
     let expected = format!(" trains on a task that exam compares policies on: \"{task}\"");
     assert!(refused.err.contains(&expected), "{}", refused.err);
+}
+
+#[test]
+fn what_only_a_teacher_or_a_voter_uses_needs_one() {
+    let project = project();
+    project.replace("run.toml", "rewards = \"reward\"", "rewards = \"reward\"\nteacher_weight = 0.5");
+    let votes = "[stages.more]\nkind = \"scenarios\"\ntools = \"tools\"\nanswers_votes = 4\n\n[loop.train]";
+    project.replace("run.toml", "[loop.train]", votes);
+    let err = project.mcprl(&["plan", "run.toml"]).err;
+    assert!(err.contains("`loop.train.stages.update.teacher_weight` needs `teacher`"), "{err}");
+    assert!(err.contains("`stages.more.answers_votes` needs `answers_from` or `answers_endpoint`"), "{err}");
 }

@@ -48,7 +48,7 @@ fn idle_from(number: u32, metrics: &str) -> Project {
         "learn",
         "seeded",
         "[inputs.from]\ntype = \"number\"\n[outputs.number]\ntype = \"number\"\npath = \"number.txt\"\n\
-         [metrics]\nsignal = \"Share.\"\ntrusted = \"Whether.\"\nall_right = \"Share.\"\nall_wrong = \"Share.\"\n",
+         [metrics]\nsignal = \"Share.\"\ntrust = \"J.\"\nall_right = \"Share.\"\nall_wrong = \"Share.\"\n",
         &format!(
             "n=$(($(cat \"$MCPRL_INPUT_FROM\") + 1))\n\
              echo $n > \"$MCPRL_OUTPUT_NUMBER\"\n\
@@ -82,12 +82,16 @@ fn a_loop_that_has_nothing_left_to_learn_ends_and_the_run_succeeds() {
 }
 
 #[test]
-fn a_loop_whose_judge_is_not_trusted_in_two_iterations_ends_with_what_there_is() {
-    let project = idle_from(9, "\\\"trusted\\\": 0");
-    let done = project.mcprl(&["run", "run.toml"]);
-    assert_eq!(done.code, Some(0), "{}", done.err);
-    let ran = project.ran().into_iter().filter(|name| name.starts_with("count")).count();
-    assert_eq!(ran, 2);
+fn a_loop_whose_judge_is_not_trusted_over_its_iterations_ends_with_what_there_is() {
+    // Each interval of J is wide, [0.1, 0.4]; that of three is not.
+    for (tasks, iterations) in [(10, 3), (0, 6)] {
+        let tasks = if tasks > 0 { format!(", \\\"trust_tasks\\\": {tasks}") } else { String::new() };
+        let project = idle_from(9, &format!("\\\"trust\\\": 0.15, \\\"trust_high\\\": 0.4{tasks}"));
+        let done = project.mcprl(&["run", "run.toml"]);
+        assert_eq!(done.code, Some(0), "{}", done.err);
+        let ran = project.ran().into_iter().filter(|name| name.starts_with("count")).count();
+        assert_eq!(ran, iterations);
+    }
 }
 
 #[test]

@@ -5,7 +5,7 @@ use super::table::table;
 table! {
     /// One measure of a judge, or one episode that plays to its judge.
     JudgeAudit in "judge_audit" {
-        /// `relative`, `rubric` or `command`; `episodes` for what does not depend on a judge.
+        /// The name of a judge, such as `rubric`; `episodes` for what does not depend on a judge.
         judge: String,
         /// Name of the measure or flag; docs/guides/judges.md describes each.
         measure: String,
