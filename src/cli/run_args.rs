@@ -53,23 +53,22 @@ pub struct PracticeArgs {
 }
 
 impl RunArgs {
-    /// The values that override the run file: environment variables, which `--set` overrides in turn, then `--iterations` and
-    /// `--no-start`, and what `--from` changes.
+    /// The values that override the run file: environment variables, which `--set` overrides in turn, then what `--from`
+    /// changes, `--iterations` and `--no-start`.
     ///
     /// # Errors
     /// If the run file has not what these options change, or there is nothing to go on from.
     pub fn overrides(&self, source: &Source, store: &Store) -> Result<Overrides> {
         let mut given = Overrides::new(environment(), self.set.clone());
+        // First, because a stage without practice is left out with what it names.
+        if let Some(agent) = &self.from {
+            let cards = self.locations.cards(Some(&self.file));
+            given =
+                from::overrides((source, &cards, &FileDigests::load(store)), given, agent, &self.locations)?;
+        }
         let PracticeArgs { iterations, no_start } = self.practice;
-        let set = Practice { iterations, no_start }.set(source, &given)?;
-        given.set.extend(set);
-        let Some(agent) = &self.from else { return Ok(given) };
-        from::overrides(
-            (source, &self.locations.cards(Some(&self.file)), &FileDigests::load(store)),
-            given,
-            agent,
-            &self.locations,
-        )
+        given.set.extend(Practice { iterations, no_start }.set(source, &given)?);
+        Ok(given)
     }
 
     /// The same options for another process, without the locations. Overrides of the environment are options there.

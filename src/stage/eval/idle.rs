@@ -98,6 +98,7 @@ async fn play_as(
     let scenarios: Vec<Scenario> = scenarios.iter().map(said).collect();
     let tools = &context.input("tools")?.path;
     let mut player = Player::of_replay(context, policy, tools, &scenarios, play.clone())?;
+    context.observer.phase("controls", scenarios.len() as u64);
     let played = player.play(context, &of_references(&scenarios)).await;
     player.close().await;
     played

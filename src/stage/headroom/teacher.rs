@@ -39,6 +39,11 @@ impl TeacherStage {
         Ok(Self { params: typed(params)?, play: PlaySettings::parse(params)? })
     }
 
+    /// Whether a teacher may be refused.
+    fn is_gate(&self) -> bool {
+        self.params.least_gain > 0.0
+    }
+
     async fn compare(&self, context: &Context) -> Result<Metrics> {
         let mut tasks: Vec<Scenario> = known(context, "scenarios")?;
         // A teacher may have voted on their answers.
@@ -46,7 +51,7 @@ impl TeacherStage {
         if tasks.is_empty() {
             return Err(HeadroomError::NoTasks.into());
         }
-        if tasks.len() < FEW {
+        if self.is_gate() && tasks.len() < FEW {
             return Err(HeadroomError::FewTasks { tasks: tasks.len(), least: FEW }.into());
         }
         context.observer.phase("episodes", 2 * tasks.len() as u64);
@@ -67,7 +72,7 @@ impl TeacherStage {
         let Interval { low, high } = difference_interval(&Clusters::new(&differences, &members));
         let (gain, least, tasks) = (teaches - taught, self.params.least_gain, pairs.len());
         let [teacher_percent, policy_percent] = [teaches, taught].map(|share| 100.0 * share);
-        if gain < least || low <= 0.0 {
+        if self.is_gate() && (gain < least || low <= 0.0) {
             let [gain, low, high, least] = [gain, low, high, least].map(|share| 100.0 * share);
             let (teacher, policy) = (teacher_percent, policy_percent);
             return Err(HeadroomError::WeakTeacher { teacher, policy, gain, low, high, least, tasks }.into());
@@ -90,7 +95,8 @@ impl StageKind for TeacherStage {
         for role in [TEACHER, STUDENT] {
             prompts::check(context, role, &self.play.agent, &mut preflight);
         }
-        if let Some(tasks) = context.scenarios().map(|tasks| tasks.answered).filter(|tasks| *tasks < FEW) {
+        let few = |tasks: &usize| self.is_gate() && *tasks < FEW;
+        if let Some(tasks) = context.scenarios().map(|tasks| tasks.answered).filter(few) {
             preflight.error("scenarios", HeadroomError::FewTasks { tasks, least: FEW });
         }
         if context.is_voted() {

@@ -21,7 +21,7 @@ pub const TRUST: &str = "trust";
 
 /// Whether the judges are not trusted, by what a stage measured in these iterations; never with fewer than `least` measurements.
 ///
-/// J is the mean over tasks, its upper end that of a linear combination of independent estimates (Zou and Donner 2008, eq. 4).
+/// J is the mean over tasks, its upper end that of a linear combination of independent estimates (Zou and Donner 2008).
 pub fn is_trust_lost<'m>(measured: impl Iterator<Item = &'m Metrics>, least: usize) -> bool {
     let read = |metrics: &Metrics| {
         let value = |name: &str| metrics.get(name).copied();
@@ -218,7 +218,7 @@ mod tests {
     }
 
     #[test]
-    fn iterations_together_end_a_loop_of_a_poor_judge_early_and_never_that_of_a_good_one() {
+    fn iterations_together_end_most_loops_of_a_poor_judge_early_and_few_of_a_good_one() {
         let [none, poor, good] = [0.0, 0.2, 0.5].map(|j| (ends(j, false), ends(j, true)));
         println!("J = 0: {none:?}, 0.2: {poor:?}, 0.5: {good:?} alone and pooled");
         assert!(none.1.is_some_and(|end| end <= 4), "{none:?}");

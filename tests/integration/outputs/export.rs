@@ -417,6 +417,12 @@ fn a_run_goes_on_from_an_agent_in_place_of_its_start() {
     assert!(doctor.contains("the agent learned with tools that are gone: show_tables"), "{doctor}");
     let run = project.mcprl(&["run", "more.toml", "--from", "adapter", "--until", "before"]);
     assert_eq!(run.code, Some(0), "{}", run.err);
+    project
+        .write("whole.toml", &format!("extends = \"standard\"\nname = \"whole\"\nmodel = \"llama\"\n{DEMO}"));
+    for iterations in ["0", "2"] {
+        let planned = project.mcprl(&["plan", "whole.toml", "--from", "adapter", "--iterations", iterations]);
+        assert_eq!(planned.code, Some(0), "{iterations}: {}", planned.err);
+    }
     for (file, from, said) in [
         ("run.toml", "adapter", "supervised start"),
         ("more.toml", "llama", "adapter_config.json is missing"),

@@ -489,6 +489,15 @@ fn deed<'g>(graph: &Graph, tool: usize, profile: &'g ToolProfile, things: &[Thin
             };
             (target, item.or_else(named).or_else(free).or_else(other))
         }
+        // `change_room(event_id, room)` changes the event.
+        "set" => {
+            let says_key = |place: &usize| words::has_any(&slots[*place].param.name, &KEYS);
+            (
+                own.filter(|own| says_key(own) || !first_thing.is_some_and(|first| says_key(&first)))
+                    .or(first_thing),
+                None,
+            )
+        }
         "other" => {
             // `lend_copy(card, barcode)` does nothing to the card.
             let is_sole = slots.iter().filter(|slot| slot.param.is_required).count() == 1;

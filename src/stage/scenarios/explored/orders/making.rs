@@ -16,7 +16,7 @@ use crate::{
             graph,
             phrases::{FieldPlace, PHRASES},
             seeds::Kind,
-            templates,
+            sql, templates,
             tools::ToolProfile,
             wording,
         },
@@ -228,8 +228,11 @@ impl<'m> Maker<'m> {
     fn named(&self, slot: &Slot<'_>, value: &str) -> String {
         let has_role =
             PHRASES.role(&slot.param.name).is_some() || PHRASES.place_of(&slot.noun) == FieldPlace::Of;
+        // A person is called by a short name, too.
+        let is_short = value.len() > 2 && value.chars().all(|letter| letter.is_lowercase() || letter == '_');
         if is_person(value)
             && (has_role || slot.noun.is_empty() || words::has_any(&slot.noun, &["person", "user"]))
+            || is_short && sql::is_person(&slot.noun)
         {
             return value.to_owned();
         }
@@ -262,7 +265,8 @@ impl<'m> Maker<'m> {
                     });
                 }
                 "set" if !is_thing || rest.is_empty() && fields.is_empty() => {
-                    fields.push((self.field(deed, slot), said.shown.clone()))
+                    let value = if is_thing { said_value(&said.plain) } else { said.shown.clone() };
+                    fields.push((self.field(deed, slot), value))
                 }
                 _ if value.is_boolean() => {
                     let with = if *value == Value::Bool(true) { "with" } else { "without" };
