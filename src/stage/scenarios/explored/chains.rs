@@ -264,9 +264,11 @@ fn candidate(
         asked.get(graph::place(seed, &family, &format!("{entity:?}"), asked.len()))?.clone();
     // The same value in another notation is no answer either.
     let is_said = |field: &String| variant.entity.keys().any(|name| name.eq_ignore_ascii_case(field));
-    // Nor is what the calls take.
+    // Nor is what the calls take, or could take.
     let is_taken = variant.calls.iter().flat_map(|call| &graph.seen[*call].args);
-    let is_taken = is_taken.clone().any(|arg| arg.leaf.as_ref() == Some(&answer));
+    let may_take = |field: &str| profiles[seen.tool].params.iter().any(|param| param.name == field);
+    let is_taken = is_taken.clone().any(|arg| arg.leaf.as_ref() == Some(&answer))
+        || matches!(&rule, AnswerRule::Field { key: None, field, .. } if may_take(field));
     if is_taken || task.len() > TASK || matches!(&rule, AnswerRule::Field { field, .. } if is_said(field)) {
         return None;
     }
@@ -322,7 +324,10 @@ fn is_riddle(variant: &Variant, rule: &AnswerRule, thing: &str) -> bool {
     let AnswerRule::Field { key, field, .. } = rule else { return false };
     let is_circle = variant.calls.len() > 1 && variant.place.contains(&format!(" {thing} "));
     let is_searched = variant.place.contains(MATCHING);
-    is_circle || is_searched || key.is_none() && wording::field(field) == thing
+    // The sheet with the sheet Parts.
+    let with_itself = [format!(" with the {thing} "), format!(" with {thing} ")];
+    let is_itself = with_itself.iter().any(|with| variant.place.contains(with));
+    is_circle || is_searched || is_itself || key.is_none() && wording::field(field) == thing
 }
 
 fn is_set(graph: &Graph, index: usize, field: &str) -> bool {
@@ -784,7 +789,9 @@ pub fn rules(graph: &Graph, index: usize, seed: u64) -> Vec<AnswerRule> {
                 rules.extend(others.map(|field| of_field(Some(key.clone()), field)));
             }
         }
-        if list.is_list && list.records.len() > 1 && !is_mixed(list, &seen.args) {
+        // The cells of a table without names are no things.
+        let is_grid = list.records.iter().any(|record| record.len() > 1 && record[1].name.is_empty());
+        if list.is_list && list.records.len() > 1 && !is_grid && !is_mixed(list, &seen.args) {
             rules.push(AnswerRule::Count { list: name() });
             let first = &list.records[0];
             let has_name = first.iter().any(|field| words::has_any(&field.name, &["name", "title"]));

@@ -15,6 +15,7 @@ pub struct Phrases {
     places: Places,
     particles: Particles,
     moved: Particles,
+    copied: Particles,
     #[serde(rename = "role")]
     roles: Vec<Role>,
     pub fields: Fields,
@@ -163,6 +164,11 @@ impl Phrases {
     /// Whether what is done is that a thing gets another day or time.
     pub fn is_moved(&self, verb: &str) -> bool {
         self.moved.words.iter().any(|known| known == verb)
+    }
+
+    /// Whether what is done is that a thing becomes another one with a name of its own.
+    pub fn is_named_anew(&self, verb: &str) -> bool {
+        self.copied.words.iter().any(|known| known == verb)
     }
 
     /// Whether a word says that something changes.

@@ -418,6 +418,10 @@ pub fn about_nothing(graph: &Graph, profiles: &[ToolProfile], things: &[Things])
 
 fn deed<'g>(graph: &Graph, tool: usize, profile: &'g ToolProfile, things: &[Things]) -> Option<Deed<'g>> {
     let verb = PHRASES.verb(&profile.name, &profile.description)?;
+    // `insert_rows_or_columns` does not say what is inserted.
+    if verb.object.iter().any(|word| word == "or") {
+        return None;
+    }
     let is_structure = |param: &&Param| match &param.kind {
         Kind::Object(_) | Kind::Sql => true,
         Kind::Text if words::has_any(&param.name, &ENCODED) => true,

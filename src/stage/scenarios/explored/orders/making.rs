@@ -377,6 +377,9 @@ impl<'m> Maker<'m> {
     fn behind(&self, deed: &Deed<'_>, slot: &Slot<'_>, said: &Said, class: &str) -> (usize, String) {
         let role = PHRASES.role(&slot.param.name);
         let value = said.shown.as_str();
+        if slot.param.is_path() && words::is_spaced_file(&said.plain) {
+            return (1, format!("in {}", said.plain));
+        }
         if role.is_some_and(|role| role.is_by) {
             return (2, format!("by {}", by_whom(said)));
         }
@@ -395,10 +398,10 @@ impl<'m> Maker<'m> {
             return (rank, format!("{preposition} {value}"));
         }
         match role {
-            _ if slot.param.is_path() && words::is_spaced_file(&said.plain) => {
-                (1, format!("in {}", said.plain))
-            }
             // A new name: `rename it to`.
+            Some(role) if role.is_name && PHRASES.is_named_anew(&deed.verb.stem) => {
+                (1, format!("as {value}"))
+            }
             Some(role) if role.is_name && class != "make" => {
                 (1, format!("{} {value}", PHRASES.preposition(&deed.verb.stem, "")))
             }
