@@ -200,7 +200,7 @@ impl Named<'_> {
         if path.extension().is_some_and(|extension| extension == "toml") && path.is_file() {
             let store = self.locations.store(Some(path))?;
             let same = |file: &Path| file.canonicalize().ok() == path.canonicalize().ok();
-            let mut runs = folder::list(&store).into_iter().rev();
+            let mut runs = folder::list(&store)?.into_iter().rev();
             let newest = runs.find(|run| history::spec(&store, run).is_some_and(|spec| same(&spec.file)));
             let run = newest.ok_or_else(|| SubjectError::NoRun { file: path.to_owned() })?;
             return self.of_run(store, &run, None);

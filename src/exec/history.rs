@@ -20,7 +20,7 @@ use crate::{
     hash::Digest,
     plan::{KeyFields, NodeName, Overrides, RerunReason, differences, stored_parts},
     secret::{secret_free, shareable_table},
-    store::{ActionRecord, CachedResult, LiveSet, Output, Store},
+    store::{ActionRecord, CachedResult, LiveSet, Output, Store, StoreError},
     usage::Usage,
 };
 
@@ -89,6 +89,9 @@ pub struct RunHistory {
     /// The iteration that a loop's result is of, and why, by the loop's name; 0 is what it starts from.
     #[serde(skip_serializing_if = "BTreeMap::is_empty")]
     pub loop_results: BTreeMap<String, (u32, String)>,
+    /// Why its journal cannot be read, or not all of it.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub unreadable: Option<String>,
     #[serde(skip)]
     pub nodes: Vec<NodeHistory>,
 }
@@ -191,23 +194,41 @@ impl RunHistory {
 }
 
 /// All runs, oldest first.
-pub fn runs(store: &Store) -> Vec<RunHistory> {
+///
+/// # Errors
+/// If the folder of the runs is there and cannot be read.
+pub fn runs(store: &Store) -> Result<Vec<RunHistory>, StoreError> {
     // In this order, since a run marks itself active before its folder exists.
-    let ids = folder::list(store);
+    let ids = folder::list(store)?;
     let live = store.live_runs();
-    ids.into_iter().map(|id| history(store, id, &live)).collect()
+    Ok(ids.into_iter().map(|id| history(store, id, &live)).collect())
 }
 
 /// What a sweep must keep for these runs: all their keys, including those of unfinished stages, and their
 /// artifacts.
-pub fn needed<'r>(runs: impl IntoIterator<Item = &'r RunHistory>) -> LiveSet {
+///
+/// # Errors
+/// If the journal of one cannot be read: its results would look like garbage.
+pub fn needed<'r>(
+    store: &Store,
+    runs: impl IntoIterator<Item = &'r RunHistory>,
+) -> Result<LiveSet, StoreError> {
     let mut needed = LiveSet::default();
-    for node in runs.into_iter().flat_map(|run| &run.nodes) {
-        needed.keys.extend(node.key);
-        let outputs = node.result.iter().flat_map(|known| known.outputs.values());
-        needed.artifacts.extend(outputs.map(|output| output.digest));
+    for run in runs {
+        if let Some(problem) = run.unreadable.clone() {
+            return Err(StoreError::UnreadableRun {
+                path: journal_path(store, &run.id),
+                run: run.id.clone(),
+                problem,
+            });
+        }
+        for node in &run.nodes {
+            needed.keys.extend(node.key);
+            let outputs = node.result.iter().flat_map(|known| known.outputs.values());
+            needed.artifacts.extend(outputs.map(|output| output.digest));
+        }
     }
-    needed
+    Ok(needed)
 }
 
 /// Reads one run. `latest` is the newest.
@@ -218,7 +239,13 @@ pub fn run(store: &Store, id: &str) -> Result<RunHistory> {
 }
 
 fn history(store: &Store, id: String, live: &[String]) -> RunHistory {
-    let mut entries = events(store, &id);
+    // Before the journal: a result is in it before its link exists.
+    let linked = folder::linked(&store.runs().join(&id));
+    let (mut entries, unreadable) = journal::inspect(&journal_path(store, &id));
+    let unreadable = unreadable.or_else(|| match linked {
+        Ok(linked) => (!names(&entries, linked)).then(|| "it lacks results of the run".to_owned()),
+        Err(cause) => Some(cause.to_string()),
+    });
     entries.retain(|timed| !matches!(timed.event, Event::Repeated { .. }));
     let state = if live.contains(&id) { RunState::Running } else { journal::state(&entries) };
     let spec = spec(store, &id);
@@ -241,8 +268,24 @@ fn history(store: &Store, id: String, live: &[String]) -> RunHistory {
         seconds: seconds(&entries),
         loop_results: entries.iter().filter_map(|timed| loop_result(&timed.event)).collect(),
         nodes: nodes(entries),
+        unreadable,
         id,
     }
+}
+
+/// Whether the events name all of these artifacts as outputs.
+fn names(entries: &[TimedEvent], mut artifacts: BTreeSet<Digest>) -> bool {
+    for timed in entries {
+        let (Event::Cached { result, .. } | Event::Finished { result, .. }) = &timed.event else { continue };
+        for output in result.outputs.values() {
+            artifacts.remove(&output.digest);
+        }
+    }
+    artifacts.is_empty()
+}
+
+fn journal_path(store: &Store, id: &str) -> PathBuf {
+    store.runs().join(id).join("journal.jsonl")
 }
 
 fn loop_result(event: &Event) -> Option<(String, (u32, String))> {
@@ -254,7 +297,7 @@ fn loop_result(event: &Event) -> Option<(String, (u32, String))> {
 
 /// The events of a run's journal so far.
 pub fn events(store: &Store, id: &str) -> Vec<TimedEvent> {
-    journal::read(&store.runs().join(id).join("journal.jsonl"))
+    journal::read(&journal_path(store, id))
 }
 
 /// The run's request; none if it cannot be read.

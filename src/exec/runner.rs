@@ -156,7 +156,7 @@ impl Runner {
         let stored = || job.stored(&self.plan, &self.store);
         let found = stored();
         let Some(remote) = self.remote.as_ref().filter(|_| found.is_none()) else { return Ok(found) };
-        if matches!(self.store.lookup(&job.key), Lookup::Miss | Lookup::Damaged { .. }) {
+        if matches!(job.lookup(&self.plan, &self.store).0, Lookup::Miss | Lookup::Damaged { .. }) {
             self.fetch(remote, job)?;
         }
         Ok(stored())
@@ -174,7 +174,9 @@ impl Runner {
             })?,
         };
         let unsealed = self.store.inspect_all(&record.outputs).ok()?;
-        self.plan.lacking(job.index, &record.metrics).is_none().then_some((record, unsealed))
+        let is_whole = self.plan.lacking(job.index, &record.metrics).is_none()
+            && self.plan.lacking_output(job.index, &record.outputs).is_none();
+        is_whole.then_some((record, unsealed))
     }
 
     /// Fetches the result from the remote, if it has one.
@@ -372,7 +374,7 @@ impl Runner {
 
     async fn execute(&self, running: &Running<'_>) -> Result<StageResult> {
         let Running { job, lease, notes, .. } = running;
-        let stored = self.store.lookup(&job.key);
+        let (stored, _) = job.lookup(&self.plan, &self.store);
         let reasons = plan::rerun_reasons(&self.plan, (&self.store, &self.last), job, &stored);
         let queries_server = reasons.contains(&RerunReason::ServerQueried);
         let id = self.id(job).to_owned();

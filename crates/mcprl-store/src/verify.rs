@@ -65,13 +65,13 @@ impl Store {
             let read = if_found(std::fs::read(&path)).map_err(|cause| StoreError::reading(&path, cause))?;
             let Some(bytes) = read else { continue };
             checked.records += 1;
-            match serde_json::from_slice::<ActionRecord>(&bytes) {
-                Ok(record) if record.key == key => {
+            match ActionRecord::decode(&bytes, &key) {
+                Some(record) => {
                     if !self.has_artifacts(&record.outputs) {
                         checked.incomplete.push(key);
                     }
                 }
-                _ => {
+                None => {
                     if self.quarantine(&path, &format!("{key}.json"))?.is_some() {
                         checked.flaws.push(Damage::Record { key });
                     }
