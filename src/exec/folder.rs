@@ -280,12 +280,17 @@ pub fn linked(folder: &Path) -> std::io::Result<BTreeSet<Digest>> {
         let item = item?;
         if item.file_type()?.is_dir() {
             found.extend(linked(&item.path())?);
-        } else if let Ok(target) = std::fs::read_link(item.path()) {
-            let names = target.iter().filter_map(|name| name.to_str());
-            found.extend(names.filter_map(|name| name.parse::<Digest>().ok()));
+        } else {
+            found.extend(target(&item.path()));
         }
     }
     Ok(found)
+}
+
+/// The artifact that a link leads to.
+pub fn target(link: &Path) -> Option<Digest> {
+    let target = std::fs::read_link(link).ok()?;
+    target.iter().find_map(|name| name.to_str()?.parse().ok())
 }
 
 /// Whether a folder holds a policy: a model, or an adapter.

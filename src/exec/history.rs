@@ -20,7 +20,7 @@ use crate::{
     hash::Digest,
     plan::{KeyFields, NodeName, Overrides, RerunReason, differences, stored_parts},
     secret::{secret_free, shareable_table},
-    store::{ActionRecord, CachedResult, LiveSet, Output, Store, StoreError},
+    store::{ActionRecord, CachedResult, Condition, LiveSet, Output, Store, StoreError},
     usage::Usage,
 };
 
@@ -428,6 +428,67 @@ pub struct Read {
     pub name: String,
     pub digest: Digest,
     pub from: Option<String>,
+}
+
+/// Checks that an artifact of a run is as it was written. Reads its files only if their stamps have changed, and then seals
+/// it, so that the next check is cheap. `name`: the stage and the output.
+///
+/// # Errors
+/// If it is gone or damaged.
+pub fn check(store: &Store, run: &str, name: &str, digest: &Digest) -> Result<(), ExecError> {
+    let problem = match store.inspect(digest) {
+        Condition::Sealed => return Ok(()),
+        Condition::Unsealed => {
+            // A cache that cannot be written is checked in full each time.
+            _ = store.seal(digest);
+            return Ok(());
+        }
+        Condition::Absent => "it is gone".to_owned(),
+        Condition::Damaged(problem) => problem,
+    };
+    Err(ExecError::Unusable { run: run.to_owned(), artifact: name.to_owned(), problem })
+}
+
+/// Checks that a link in a run's folder leads to an output of this stage, and that the output is as it was written.
+///
+/// # Errors
+/// If it leads elsewhere, or the output is damaged.
+pub fn check_link(store: &Store, run: &str, node: &NodeHistory, link: &Path) -> Result<(), ExecError> {
+    let port = link.file_name().unwrap_or_default().to_string_lossy();
+    let name = format!("{}.{port}", node.id);
+    let outputs = node.result.iter().flat_map(|result| &result.outputs);
+    let own = outputs.clone().find(|(output, _)| **output == *port);
+    let named: Vec<Digest> = match own {
+        Some((_, output)) => vec![output.digest],
+        None => outputs.map(|(_, output)| output.digest).collect(),
+    };
+    // A stage that is run again has no result yet, and the link leads to its earlier one.
+    let named = if node.result.is_some() { named } else { folder::target(link).into_iter().collect() };
+    let at = link.canonicalize().ok();
+    let leads_to = |digest: &Digest| at.is_some() && store.artifact(digest).canonicalize().ok() == at;
+    match named.into_iter().find(leads_to) {
+        Some(digest) => check(store, run, &name, &digest),
+        None => {
+            let problem = format!("{} leads to another artifact", link.display());
+            Err(ExecError::Unusable { run: run.to_owned(), artifact: name, problem })
+        }
+    }
+}
+
+/// Checks all tables and reports of a run that are in the cache.
+///
+/// # Errors
+/// If one is damaged.
+pub fn check_tables(store: &Store, run: &RunHistory) -> Result<(), ExecError> {
+    for node in &run.nodes {
+        for (port, output) in node.result.iter().flat_map(|result| &result.outputs) {
+            let path = store.path(output);
+            if path.exists() && !folder::is_policy(&path) {
+                check(store, &run.id, &format!("{}.{port}", node.id), &output.digest)?;
+            }
+        }
+    }
+    Ok(())
 }
 
 /// A stage of a run with all that is known of it.
