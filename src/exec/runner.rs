@@ -402,7 +402,7 @@ impl Runner {
         failpoint("runner::performed");
         let metrics = self.checked(job, metrics, notes)?;
         self.files_unchanged(job)?;
-        let (outputs, mut placed) = self.publish(job, &work_dir)?;
+        let (outputs, mut placed) = self.publish(job, &work_dir, draw)?;
         let record = ActionRecord {
             key: job.key,
             stage: id.clone(),
@@ -646,6 +646,7 @@ impl Runner {
         &self,
         job: &Job,
         work_dir: &WorkDir,
+        draw: u64,
     ) -> Result<(BTreeMap<String, Output>, Vec<UnsyncedArtifact>)> {
         let (mut outputs, mut artifacts) = (BTreeMap::new(), Vec::new());
         for (port, declared) in &self.plan.node(job.index).stage.card.outputs {
@@ -653,9 +654,15 @@ impl Runner {
             let Ok(metadata) = written.symlink_metadata() else {
                 return Err(StageError::NoOutput { port: port.clone(), path: declared.path.clone() }.into());
             };
-            // Built-in stages write the right type by construction.
-            if !self.plan.node(job.index).stage.card.command.is_empty() {
-                data::check(&declared.artifact, &written).at(|| format!("output `{port}`"))?;
+            // Built-in stages write the right type by construction, but what a job wrote may have come here damaged.
+            let is_of_job = self.jobs(job.index).is_some();
+            if is_of_job || !self.plan.node(job.index).stage.card.command.is_empty() {
+                let checked = data::check(&declared.artifact, &written);
+                if checked.is_err() && is_of_job {
+                    // So that the next run submits it again.
+                    jobs::forget(&self.store, &job.key, draw);
+                }
+                checked.at(|| format!("output `{port}`"))?;
             }
             let (staged, file) = if metadata.is_dir() {
                 (written, None)
