@@ -146,13 +146,15 @@ impl Store {
     /// remove. Changes nothing.
     ///
     /// # Errors
-    /// If a needed record cannot be read: the artifacts it names would look like garbage.
+    /// If a needed record, or the folder of records or of artifacts, cannot be read: what they name would look like
+    /// garbage.
     pub fn garbage(
         &self,
         keep: &LiveSet,
         runs: Vec<String>,
         grace: Duration,
     ) -> Result<Unreferenced, StoreError> {
+        self.readable()?;
         let live = !self.live_runs().is_empty();
         let window = if live { grace.max(MIN_GRACE) } else { grace };
         let now = self.clock()?;
@@ -213,6 +215,14 @@ impl Store {
         garbage.leftovers.extend(self.unfinished(&keep.keys, live, &is_recorded, &young));
         garbage.runs = runs.into_iter().map(|id| (id.clone(), stamp(&self.journal(&id)))).collect();
         Ok(garbage)
+    }
+
+    /// Checks that the folders of records and artifacts can be listed, if they are there.
+    pub(super) fn readable(&self) -> Result<(), StoreError> {
+        ["ac", "cas"].iter().try_for_each(|folder| {
+            let folder = self.root.join(folder);
+            if_found(std::fs::read_dir(&folder)).map(drop).map_err(|cause| StoreError::reading(folder, cause))
+        })
     }
 
     fn unfinished(

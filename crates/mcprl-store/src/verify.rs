@@ -33,6 +33,7 @@ impl Store {
     /// Hashes every artifact and reads every record. `each` is called with the size of an artifact before it
     /// is read.
     pub fn verify(&self, each: &mut dyn FnMut(u64)) -> Result<VerifyReport, StoreError> {
+        self.readable()?;
         let mut checked = VerifyReport::default();
         for stored in self.artifacts() {
             each(stored.bytes);

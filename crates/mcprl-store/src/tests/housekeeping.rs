@@ -308,6 +308,19 @@ fn nothing_is_swept_when_what_the_runs_need_cannot_be_read() {
 }
 
 #[test]
+fn a_folder_that_cannot_be_listed_is_not_taken_for_an_empty_one() {
+    for folder in ["ac", "cas"] {
+        let test = test();
+        test.result("text");
+        let folder = test.store.root().join(folder);
+        std::fs::rename(&folder, folder.with_extension("away")).unwrap();
+        std::fs::write(&folder, "").unwrap();
+        assert!(test.store.garbage(&LiveSet::default(), Vec::new(), Duration::ZERO).is_err());
+        assert!(test.store.verify(&mut |_| {}).is_err());
+    }
+}
+
+#[test]
 fn verify_does_not_reset_ages() {
     let test = test();
     let (_, artifact) = test.result("old");
