@@ -75,6 +75,7 @@ impl Episodes {
     pub fn execute(self, printer: Printer) -> Result<Outcome> {
         let Target { store, run, part } = Target::new(&self.locations, &self.run)?;
         let history = history::run(&store, &run)?;
+        history::check_tables(&store, &history)?;
         let run = Run::of(&store, &history);
         let tables = EpisodeCache::default().episodes(chosen(&history, &run, part.as_deref())?);
         if let Some(missing) = tables.unavailable.first().filter(|_| tables.tables.is_empty()) {

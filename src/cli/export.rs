@@ -41,7 +41,7 @@ use crate::{
         },
         policy::{AdapterOf, PolicyError},
     },
-    store::Store,
+    store::{Store, StoreError},
     ui::{OutputFormat, Printer, plural},
 };
 
@@ -381,8 +381,11 @@ impl Export {
             Ok(text) => {
                 let of: AdapterOf = serde_json::from_slice(&text)
                     .map_err(|source| PolicyError::NoBase { path: marker, source })?;
-                let is_here = store.inspect(&of.base).is_intact();
-                is_here.then(|| (store.artifact(&of.base), Some(of.base)))
+                match store.intact(&of.base) {
+                    Ok(folder) => Some((folder, Some(of.base))),
+                    Err(StoreError::Absent { .. }) => None,
+                    Err(cause) => return Err(cause.into()),
+                }
             }
             Err(_) => None,
         };

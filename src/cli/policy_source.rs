@@ -99,6 +99,9 @@ pub fn of_run(store: Store, text: &str, id: &str, part: Option<&str>) -> Result<
         return Err(SourceError::Gone { link: folder, run: id.to_owned() }.into());
     }
     let writer = inner(&folder).and_then(|at| run.node(&at).ok());
+    if let Some(node) = writer {
+        history::check_link(&store, id, node, &folder)?;
+    }
     if let Some(node) = writer.filter(|_| part.is_none() && run.state != RunState::Finished)
         && is_start(&store, &Stages::new(&store, &run).stage(node))
     {

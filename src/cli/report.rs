@@ -86,6 +86,7 @@ impl Report {
             }
             histories.push(history::run(&store, &target.run)?);
         }
+        histories.iter().try_for_each(|run| history::check_tables(&store, run))?;
         let runs: Vec<Run> = histories.iter().map(|run| Run::of(&store, run)).collect();
         if runs.len() > 1 && (self.svg.is_some() || self.server) {
             return Err(ReportError::OneRun.into());

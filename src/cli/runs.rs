@@ -51,7 +51,7 @@ pub struct Diff {
 impl Runs {
     pub fn execute(self, printer: Printer) -> Result<Outcome> {
         let store = self.locations.store(None)?;
-        let runs = history::runs(&store);
+        let runs = history::runs(&store)?;
         match printer.format {
             OutputFormat::Json => {
                 let counted = |run: &RunHistory| {

@@ -73,7 +73,7 @@ struct Stored(Store);
 
 impl Artifacts for Stored {
     fn folder(&self, digest: &Digest) -> Result<PathBuf> {
-        Ok(self.0.artifact(digest))
+        Ok(self.0.intact(digest)?)
     }
 }
 

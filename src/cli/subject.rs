@@ -200,7 +200,7 @@ impl Named<'_> {
         if path.extension().is_some_and(|extension| extension == "toml") && path.is_file() {
             let store = self.locations.store(Some(path))?;
             let same = |file: &Path| file.canonicalize().ok() == path.canonicalize().ok();
-            let mut runs = folder::list(&store).into_iter().rev();
+            let mut runs = folder::list(&store)?.into_iter().rev();
             let newest = runs.find(|run| history::spec(&store, run).is_some_and(|spec| same(&spec.file)));
             let run = newest.ok_or_else(|| SubjectError::NoRun { file: path.to_owned() })?;
             return self.of_run(store, &run, None);
@@ -218,16 +218,15 @@ impl Named<'_> {
         let source = spec.source()?;
         let overrides = Overrides::new(environment(), spec.overrides.spelled());
         let plan = Plan::new(&source, &overrides, &Cards::new(spec.stages), &FileDigests::load(&store))?;
-        let written = |stage: &StageHistory| {
-            let (writer, tools) = writer_of(&finished, stage, "tools")?;
-            Some((tools.path.clone(), output(writer, "server")))
-        };
+        let results = Results { store: &store, run: &run.id };
+        let written = |stage: &StageHistory| writer_of(&finished, stage, "tools");
         let played = finished.iter().rev().find_map(|stage| {
             let node = nodes(&plan).find(|node| node.id == stage.node.id)?;
             Some((node, settings(&node.stage.params)?, written(stage)?))
         });
-        let (node, settings, (tools, servers)) =
+        let (node, settings, (lists, tools)) =
             played.ok_or_else(|| SubjectError::NoEpisodes { run: run.id.clone() })?;
+        let (tools, servers) = (results.path(lists, tools)?, results.output(lists, "server")?);
         let play = Play {
             card: node.stage.card.clone(),
             params: node.stage.params.clone(),
@@ -249,6 +248,7 @@ impl Named<'_> {
         let mut policies: Vec<Input> = Vec::new();
         for (name, digest, path) in compared.chain(written) {
             if folder::is_policy(&path) && !policies.iter().any(|known| known.name == name) {
+                history::check(&store, &run.id, &name, &digest)?;
                 policies.push(Input { name, digest, path });
             }
         }
@@ -261,11 +261,16 @@ impl Named<'_> {
         let about = About {
             title: servers.as_deref().map(title).unwrap_or_default(),
             success: headline.map(|headline| headline.success),
-            exam: examiner.and_then(|stage| {
-                let (_, tasks) = writer_of(&finished, stage, "scenarios")?;
-                Some((tasks.path.clone(), output(stage, "episodes")?))
-            }),
-            verdict: examiner.and_then(|stage| output(stage, "verdict")).zip(examined),
+            exam: match examiner.and_then(|stage| Some((stage, writer_of(&finished, stage, "scenarios")?))) {
+                Some((stage, (writer, tasks))) => {
+                    Some(results.path(writer, tasks)?).zip(results.output(stage, "episodes")?)
+                }
+                None => None,
+            },
+            verdict: match examiner {
+                Some(stage) => results.output(stage, "verdict")?.zip(examined),
+                None => None,
+            },
         };
         let setting = setting(play, Some(&tools), &store, Scratch::new(&store, &run.id)?)?;
         Ok(Subject { policy, policies, run: Some(run.id), about, setting })
@@ -289,6 +294,7 @@ impl Named<'_> {
         let compared: Vec<Read> =
             compared(plan, finished).into_iter().rev().flat_map(|(_, read)| read).collect();
         if let Some(input) = compared.iter().find(|input| input.name == name) {
+            history::check(store, &run.id, input.from.as_deref().unwrap_or(name), &input.digest)?;
             return Ok((store.artifact(&input.digest), format!("{}/{name}", run.id)));
         }
         let known = compared.into_iter().map(|input| input.name).collect();
@@ -491,9 +497,24 @@ fn digest_of(path: &Path) -> Digest {
     Encoder::new("mcprl chat policy v1").text(&path.to_string_lossy()).finish()
 }
 
-/// The path of an output.
-fn output(stage: &StageHistory, name: &str) -> Option<PathBuf> {
-    stage.outputs.iter().find(|written| written.output == name).map(|written| written.path.clone())
+/// The results of a run, each checked before it is used.
+struct Results<'r> {
+    store: &'r Store,
+    run: &'r str,
+}
+
+impl Results<'_> {
+    fn path(&self, stage: &StageHistory, written: &Written) -> Result<PathBuf> {
+        let name = format!("{}.{}", stage.node.id, written.output);
+        history::check(self.store, self.run, &name, &written.digest)?;
+        Ok(written.path.clone())
+    }
+
+    /// The path of an output, if the stage has written it.
+    fn output(&self, stage: &StageHistory, name: &str) -> Result<Option<PathBuf>> {
+        let written = stage.outputs.iter().find(|written| written.output == name);
+        written.map(|written| self.path(stage, written)).transpose()
+    }
 }
 
 /// The stage that wrote what this one read in a role, and what it read.

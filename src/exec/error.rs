@@ -23,6 +23,9 @@ pub enum ExecError {
     #[error("{path} is not a valid run description: {problem}")]
     #[hint = "run the run file again: finished stages are taken from the cache"]
     BadRun { path: PathBuf, problem: String },
+    #[error("output {artifact} of run \"{run}\" is unusable: {problem}")]
+    #[hint = "make it again with `mcprl resume {run}`"]
+    Unusable { run: String, artifact: String, problem: String },
     #[error("stage \"{stage}\" crashed: {message}")]
     #[hint = "this is a bug in the stage; results of other stages are kept"]
     Crashed { stage: String, message: String },

@@ -7,7 +7,9 @@
 use std::{
     collections::{BTreeMap, BTreeSet},
     ffi::OsString,
+    io::ErrorKind,
     path::{Path, PathBuf},
+    time::SystemTime,
 };
 
 use serde::{Deserialize, Serialize};
@@ -19,7 +21,7 @@ use super::{
 };
 use crate::{
     engine,
-    error::{Result, did_you_mean},
+    error::{Result, did_you_mean, if_found},
     hash::Digest,
     plan::{ExtendedFile, Node, Overrides, PlanError, Source},
     store::{CachedResult, Lease, Output, Store, StoreError, aside, failpoint, replace_file},
@@ -217,7 +219,13 @@ pub fn named(store: &Store, id: &str) -> String {
         return id.to_owned();
     }
     let is_trial = |id: &String| RunSpec::read(&store.runs().join(id)).is_ok_and(|spec| spec.is_trial);
-    list(store).into_iter().rev().find(|id| !is_trial(id)).unwrap_or_else(|| id.to_owned())
+    // If they cannot be read, opening the run says so.
+    list(store)
+        .unwrap_or_default()
+        .into_iter()
+        .rev()
+        .find(|id| !is_trial(id))
+        .unwrap_or_else(|| id.to_owned())
 }
 
 /// The folder of an existing run.
@@ -226,7 +234,7 @@ pub fn existing(store: &Store, id: &str) -> Result<PathBuf> {
     if !id.is_empty() && !id.contains('/') && !id.starts_with('.') && path.is_dir() {
         return Ok(path);
     }
-    let runs = list(store);
+    let runs = list(store)?;
     if runs.is_empty() {
         return Err(ExecError::NoRuns { cache: store.root().to_owned() }.into());
     }
@@ -235,18 +243,54 @@ pub fn existing(store: &Store, id: &str) -> Result<PathBuf> {
 }
 
 /// Ids of all runs, oldest first.
-pub fn list(store: &Store) -> Vec<String> {
-    let items = std::fs::read_dir(store.runs()).into_iter().flatten().flatten();
+///
+/// # Errors
+/// If the folder of the runs is there and cannot be read.
+pub fn list(store: &Store) -> Result<Vec<String>, StoreError> {
+    let reading = |cause| StoreError::reading(store.runs(), cause);
+    let items = if_found(std::fs::read_dir(store.runs())).map_err(reading)?.into_iter().flatten();
+    let items = items.collect::<std::io::Result<Vec<_>>>().map_err(reading)?;
     let mut runs: Vec<_> = items
-        .filter(|item| item.path().is_dir())
+        .into_iter()
+        // A link counts even if it leads nowhere: it stands for a run.
+        .filter(|item| item.path().is_dir() || item.path().is_symlink())
         .filter_map(|item| {
             let created = item.metadata().ok()?.modified().ok()?;
-            let first = journal::read(&item.path().join("journal.jsonl")).first().map_or(0, |timed| timed.at);
+            // Without a readable line, the time of the folder has to do.
+            let made = || created.duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default().as_millis();
+            let events = journal::read(&item.path().join("journal.jsonl"));
+            let first = events.first().map_or_else(made, |timed| timed.at.into());
             Some((first, created, item.file_name().into_string().ok()?))
         })
         .collect();
     runs.sort();
-    runs.into_iter().map(|(_, _, id)| id).collect()
+    Ok(runs.into_iter().map(|(_, _, id)| id).collect())
+}
+
+/// The artifacts that the links in a run's folder lead to; none if the folder was removed.
+pub fn linked(folder: &Path) -> std::io::Result<BTreeSet<Digest>> {
+    let mut found = BTreeSet::new();
+    let items = match std::fs::read_dir(folder) {
+        Err(_) if folder.symlink_metadata().is_err_and(|cause| cause.kind() == ErrorKind::NotFound) => {
+            return Ok(found);
+        }
+        items => items?,
+    };
+    for item in items {
+        let item = item?;
+        if item.file_type()?.is_dir() {
+            found.extend(linked(&item.path())?);
+        } else {
+            found.extend(target(&item.path()));
+        }
+    }
+    Ok(found)
+}
+
+/// The artifact that a link leads to.
+pub fn target(link: &Path) -> Option<Digest> {
+    let target = std::fs::read_link(link).ok()?;
+    target.iter().find_map(|name| name.to_str()?.parse().ok())
 }
 
 /// Whether a folder holds a policy: a model, or an adapter.

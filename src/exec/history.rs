@@ -20,7 +20,7 @@ use crate::{
     hash::Digest,
     plan::{KeyFields, NodeName, Overrides, RerunReason, differences, stored_parts},
     secret::{secret_free, shareable_table},
-    store::{ActionRecord, CachedResult, LiveSet, Output, Store},
+    store::{ActionRecord, CachedResult, Condition, LiveSet, Output, Store, StoreError},
     usage::Usage,
 };
 
@@ -89,6 +89,9 @@ pub struct RunHistory {
     /// The iteration that a loop's result is of, and why, by the loop's name; 0 is what it starts from.
     #[serde(skip_serializing_if = "BTreeMap::is_empty")]
     pub loop_results: BTreeMap<String, (u32, String)>,
+    /// Why its journal cannot be read, or not all of it.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub unreadable: Option<String>,
     #[serde(skip)]
     pub nodes: Vec<NodeHistory>,
 }
@@ -191,23 +194,41 @@ impl RunHistory {
 }
 
 /// All runs, oldest first.
-pub fn runs(store: &Store) -> Vec<RunHistory> {
+///
+/// # Errors
+/// If the folder of the runs is there and cannot be read.
+pub fn runs(store: &Store) -> Result<Vec<RunHistory>, StoreError> {
     // In this order, since a run marks itself active before its folder exists.
-    let ids = folder::list(store);
+    let ids = folder::list(store)?;
     let live = store.live_runs();
-    ids.into_iter().map(|id| history(store, id, &live)).collect()
+    Ok(ids.into_iter().map(|id| history(store, id, &live)).collect())
 }
 
 /// What a sweep must keep for these runs: all their keys, including those of unfinished stages, and their
 /// artifacts.
-pub fn needed<'r>(runs: impl IntoIterator<Item = &'r RunHistory>) -> LiveSet {
+///
+/// # Errors
+/// If the journal of one cannot be read: its results would look like garbage.
+pub fn needed<'r>(
+    store: &Store,
+    runs: impl IntoIterator<Item = &'r RunHistory>,
+) -> Result<LiveSet, StoreError> {
     let mut needed = LiveSet::default();
-    for node in runs.into_iter().flat_map(|run| &run.nodes) {
-        needed.keys.extend(node.key);
-        let outputs = node.result.iter().flat_map(|known| known.outputs.values());
-        needed.artifacts.extend(outputs.map(|output| output.digest));
+    for run in runs {
+        if let Some(problem) = run.unreadable.clone() {
+            return Err(StoreError::UnreadableRun {
+                path: journal_path(store, &run.id),
+                run: run.id.clone(),
+                problem,
+            });
+        }
+        for node in &run.nodes {
+            needed.keys.extend(node.key);
+            let outputs = node.result.iter().flat_map(|known| known.outputs.values());
+            needed.artifacts.extend(outputs.map(|output| output.digest));
+        }
     }
-    needed
+    Ok(needed)
 }
 
 /// Reads one run. `latest` is the newest.
@@ -218,7 +239,13 @@ pub fn run(store: &Store, id: &str) -> Result<RunHistory> {
 }
 
 fn history(store: &Store, id: String, live: &[String]) -> RunHistory {
-    let mut entries = events(store, &id);
+    // Before the journal: a result is in it before its link exists.
+    let linked = folder::linked(&store.runs().join(&id));
+    let (mut entries, unreadable) = journal::inspect(&journal_path(store, &id));
+    let unreadable = unreadable.or_else(|| match linked {
+        Ok(linked) => (!names(&entries, linked)).then(|| "it lacks results of the run".to_owned()),
+        Err(cause) => Some(cause.to_string()),
+    });
     entries.retain(|timed| !matches!(timed.event, Event::Repeated { .. }));
     let state = if live.contains(&id) { RunState::Running } else { journal::state(&entries) };
     let spec = spec(store, &id);
@@ -241,8 +268,24 @@ fn history(store: &Store, id: String, live: &[String]) -> RunHistory {
         seconds: seconds(&entries),
         loop_results: entries.iter().filter_map(|timed| loop_result(&timed.event)).collect(),
         nodes: nodes(entries),
+        unreadable,
         id,
     }
+}
+
+/// Whether the events name all of these artifacts as outputs.
+fn names(entries: &[TimedEvent], mut artifacts: BTreeSet<Digest>) -> bool {
+    for timed in entries {
+        let (Event::Cached { result, .. } | Event::Finished { result, .. }) = &timed.event else { continue };
+        for output in result.outputs.values() {
+            artifacts.remove(&output.digest);
+        }
+    }
+    artifacts.is_empty()
+}
+
+fn journal_path(store: &Store, id: &str) -> PathBuf {
+    store.runs().join(id).join("journal.jsonl")
 }
 
 fn loop_result(event: &Event) -> Option<(String, (u32, String))> {
@@ -254,7 +297,7 @@ fn loop_result(event: &Event) -> Option<(String, (u32, String))> {
 
 /// The events of a run's journal so far.
 pub fn events(store: &Store, id: &str) -> Vec<TimedEvent> {
-    journal::read(&store.runs().join(id).join("journal.jsonl"))
+    journal::read(&journal_path(store, id))
 }
 
 /// The run's request; none if it cannot be read.
@@ -385,6 +428,67 @@ pub struct Read {
     pub name: String,
     pub digest: Digest,
     pub from: Option<String>,
+}
+
+/// Checks that an artifact of a run is as it was written. Reads its files only if their stamps have changed, and then seals
+/// it, so that the next check is cheap. `name`: the stage and the output.
+///
+/// # Errors
+/// If it is gone or damaged.
+pub fn check(store: &Store, run: &str, name: &str, digest: &Digest) -> Result<(), ExecError> {
+    let problem = match store.inspect(digest) {
+        Condition::Sealed => return Ok(()),
+        Condition::Unsealed => {
+            // A cache that cannot be written is checked in full each time.
+            _ = store.seal(digest);
+            return Ok(());
+        }
+        Condition::Absent => "it is gone".to_owned(),
+        Condition::Damaged(problem) => problem,
+    };
+    Err(ExecError::Unusable { run: run.to_owned(), artifact: name.to_owned(), problem })
+}
+
+/// Checks that a link in a run's folder leads to an output of this stage, and that the output is as it was written.
+///
+/// # Errors
+/// If it leads elsewhere, or the output is damaged.
+pub fn check_link(store: &Store, run: &str, node: &NodeHistory, link: &Path) -> Result<(), ExecError> {
+    let port = link.file_name().unwrap_or_default().to_string_lossy();
+    let name = format!("{}.{port}", node.id);
+    let outputs = node.result.iter().flat_map(|result| &result.outputs);
+    let own = outputs.clone().find(|(output, _)| **output == *port);
+    let named: Vec<Digest> = match own {
+        Some((_, output)) => vec![output.digest],
+        None => outputs.map(|(_, output)| output.digest).collect(),
+    };
+    // A stage that is run again has no result yet, and the link leads to its earlier one.
+    let named = if node.result.is_some() { named } else { folder::target(link).into_iter().collect() };
+    let at = link.canonicalize().ok();
+    let leads_to = |digest: &Digest| at.is_some() && store.artifact(digest).canonicalize().ok() == at;
+    match named.into_iter().find(leads_to) {
+        Some(digest) => check(store, run, &name, &digest),
+        None => {
+            let problem = format!("{} leads to another artifact", link.display());
+            Err(ExecError::Unusable { run: run.to_owned(), artifact: name, problem })
+        }
+    }
+}
+
+/// Checks all tables and reports of a run that are in the cache.
+///
+/// # Errors
+/// If one is damaged.
+pub fn check_tables(store: &Store, run: &RunHistory) -> Result<(), ExecError> {
+    for node in &run.nodes {
+        for (port, output) in node.result.iter().flat_map(|result| &result.outputs) {
+            let path = store.path(output);
+            if path.exists() && !folder::is_policy(&path) {
+                check(store, &run.id, &format!("{}.{port}", node.id), &output.digest)?;
+            }
+        }
+    }
+    Ok(())
 }
 
 /// A stage of a run with all that is known of it.

@@ -11,10 +11,11 @@ use std::{
 };
 
 use parking_lot::Mutex;
-use serde::{Deserialize, Serialize};
+use serde::{Deserialize, Serialize, de::IgnoredAny};
 
 use super::event::{Event, RunState};
 use crate::{
+    error::if_found,
     progress::now_ms,
     secret,
     store::{StoreError, die, reached},
@@ -119,8 +120,37 @@ impl Journal {
 
 /// All whole lines of a journal; empty if there is no journal.
 pub fn read(path: &Path) -> Vec<TimedEvent> {
-    let bytes = std::fs::read(path).unwrap_or_default();
-    bytes.split(|byte| *byte == b'\n').filter_map(|line| serde_json::from_slice(line).ok()).collect()
+    inspect(path).0
+}
+
+/// Like [`read`], and why events of the run may be missing. A line cut short by a kill or a full disk is no reason, and a
+/// resumption that finished has named all results again.
+pub fn inspect(path: &Path) -> (Vec<TimedEvent>, Option<String>) {
+    let bytes = match if_found(std::fs::read(path)) {
+        Ok(bytes) => bytes.unwrap_or_default(),
+        Err(cause) => return (Vec::new(), Some(cause.to_string())),
+    };
+    let mut events = Vec::new();
+    let mut damaged = None;
+    for (index, line) in bytes.split(|byte| *byte == b'\n').enumerate().filter(|(_, line)| !line.is_empty()) {
+        match serde_json::from_slice(line) {
+            Ok(event) => events.push(event),
+            Err(_) if is_cut(line) => {}
+            Err(_) => damaged = Some((events.len(), index + 1)),
+        }
+    }
+    let damaged = damaged.filter(|(after, _)| {
+        let later: &[TimedEvent] = &events[*after..];
+        let is_resumed = later.iter().any(|timed| matches!(timed.event, Event::Opened { .. }));
+        !(is_resumed && state(later) == RunState::Finished)
+    });
+    let problem = damaged.map(|(_, line)| format!("its line {line} is damaged"));
+    (events, problem)
+}
+
+/// Whether this is the beginning of a line.
+fn is_cut(line: &[u8]) -> bool {
+    serde_json::from_slice::<IgnoredAny>(line).is_err_and(|cause| cause.is_eof())
 }
 
 /// The state of the run with these events; `Killed` if it is not closed. Later requests that found it up to
@@ -149,6 +179,31 @@ mod tests {
         Journal::open(&path).unwrap().add(&skipped("b")).unwrap();
         let entries: Vec<_> = read(&path).into_iter().map(|timed| timed.event).collect();
         assert_eq!(entries, [skipped("a"), skipped("b")]);
+    }
+
+    #[test]
+    fn a_damaged_line_is_a_problem_until_the_run_is_resumed_to_its_end() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("journal.jsonl");
+        let skipped = r#"{"at":1,"event":"skipped","id":"a"}"#;
+        let opened = r#"{"at":1,"event":"opened","pid":1,"version":"1"}"#;
+        let finished = r#"{"at":1,"event":"closed","state":"finished"}"#;
+        for (lines, expected) in [
+            (vec![opened, skipped, finished], None),
+            (vec![opened, &skipped[..20]], None),
+            (vec![opened, &skipped[..20], opened, skipped], None),
+            (vec![opened, "#\u{0}\u{0}", finished], Some("its line 2 is damaged")),
+            (vec![opened, r#"{"at":1,"event":"skiqqed","id":"a"}"#], Some("its line 2 is damaged")),
+            (vec![opened, "#", opened, skipped], Some("its line 2 is damaged")),
+            (vec![opened, "#", opened, skipped, finished], None),
+        ] {
+            std::fs::write(&path, lines.join("\n")).unwrap();
+            assert_eq!(inspect(&path).1.as_deref(), expected, "{lines:?}");
+        }
+        std::fs::remove_file(&path).unwrap();
+        assert_eq!(inspect(&path), (Vec::new(), None));
+        std::fs::create_dir(&path).unwrap();
+        assert!(inspect(&path).1.is_some());
     }
 
     #[test]

@@ -156,7 +156,7 @@ impl Runner {
         let stored = || job.stored(&self.plan, &self.store);
         let found = stored();
         let Some(remote) = self.remote.as_ref().filter(|_| found.is_none()) else { return Ok(found) };
-        if matches!(self.store.lookup(&job.key), Lookup::Miss | Lookup::Damaged { .. }) {
+        if matches!(job.lookup(&self.plan, &self.store).0, Lookup::Miss | Lookup::Damaged { .. }) {
             self.fetch(remote, job)?;
         }
         Ok(stored())
@@ -174,7 +174,9 @@ impl Runner {
             })?,
         };
         let unsealed = self.store.inspect_all(&record.outputs).ok()?;
-        self.plan.lacking(job.index, &record.metrics).is_none().then_some((record, unsealed))
+        let is_whole = self.plan.lacking(job.index, &record.metrics).is_none()
+            && self.plan.lacking_output(job.index, &record.outputs).is_none();
+        is_whole.then_some((record, unsealed))
     }
 
     /// Fetches the result from the remote, if it has one.
@@ -372,7 +374,7 @@ impl Runner {
 
     async fn execute(&self, running: &Running<'_>) -> Result<StageResult> {
         let Running { job, lease, notes, .. } = running;
-        let stored = self.store.lookup(&job.key);
+        let (stored, _) = job.lookup(&self.plan, &self.store);
         let reasons = plan::rerun_reasons(&self.plan, (&self.store, &self.last), job, &stored);
         let queries_server = reasons.contains(&RerunReason::ServerQueried);
         let id = self.id(job).to_owned();
@@ -400,7 +402,7 @@ impl Runner {
         failpoint("runner::performed");
         let metrics = self.checked(job, metrics, notes)?;
         self.files_unchanged(job)?;
-        let (outputs, mut placed) = self.publish(job, &work_dir)?;
+        let (outputs, mut placed) = self.publish(job, &work_dir, draw)?;
         let record = ActionRecord {
             key: job.key,
             stage: id.clone(),
@@ -644,6 +646,7 @@ impl Runner {
         &self,
         job: &Job,
         work_dir: &WorkDir,
+        draw: u64,
     ) -> Result<(BTreeMap<String, Output>, Vec<UnsyncedArtifact>)> {
         let (mut outputs, mut artifacts) = (BTreeMap::new(), Vec::new());
         for (port, declared) in &self.plan.node(job.index).stage.card.outputs {
@@ -651,9 +654,15 @@ impl Runner {
             let Ok(metadata) = written.symlink_metadata() else {
                 return Err(StageError::NoOutput { port: port.clone(), path: declared.path.clone() }.into());
             };
-            // Built-in stages write the right type by construction.
-            if !self.plan.node(job.index).stage.card.command.is_empty() {
-                data::check(&declared.artifact, &written).at(|| format!("output `{port}`"))?;
+            // Built-in stages write the right type by construction, but what a job wrote may have come here damaged.
+            let is_of_job = self.jobs(job.index).is_some();
+            if is_of_job || !self.plan.node(job.index).stage.card.command.is_empty() {
+                let checked = data::check(&declared.artifact, &written);
+                if checked.is_err() && is_of_job {
+                    // So that the next run submits it again.
+                    jobs::forget(&self.store, &job.key, draw);
+                }
+                checked.at(|| format!("output `{port}`"))?;
             }
             let (staged, file) = if metadata.is_dir() {
                 (written, None)

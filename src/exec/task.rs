@@ -17,7 +17,7 @@ use crate::{
     plan::{Job, NodeIndex, Plan, ReadyInputs, absolute},
     progress::Observer,
     stage::{self, Artifacts, Context, Metrics, Shard, SharedModels, card::Section},
-    store::{Store, StoreError},
+    store::Store,
     usage::UsageMeter,
 };
 
@@ -158,9 +158,6 @@ pub struct StageArtifacts(pub Store);
 
 impl Artifacts for StageArtifacts {
     fn folder(&self, digest: &Digest) -> Result<PathBuf> {
-        if !self.0.inspect(digest).is_intact() {
-            return Err(StoreError::Absent { digest: digest.short() }.into());
-        }
-        Ok(absolute(&self.0.artifact(digest)))
+        Ok(absolute(&self.0.intact(digest)?))
     }
 }

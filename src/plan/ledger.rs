@@ -145,9 +145,28 @@ impl Job {
         Self { index, key: fields.key(), fields, ready, forced: forced(plan, index, resample) }
     }
 
+    /// What the store has under its key, with those of its artifacts whose seals do not fit. A record that lacks an output is
+    /// damaged.
+    pub fn lookup(&self, plan: &Plan, store: &Store) -> (Lookup, Vec<Digest>) {
+        let (found, unsealed) = store.lookup_sealed(&self.key);
+        let lacking = match &found {
+            Lookup::Hit(record) | Lookup::Withheld(record) => {
+                plan.lacking_output(self.index, &record.outputs)
+            }
+            Lookup::Miss | Lookup::Damaged { .. } => None,
+        };
+        match lacking {
+            Some(output) => {
+                let problem = "its record does not have it".to_owned();
+                (Lookup::Damaged { output: Some(output.to_owned()), problem }, Vec::new())
+            }
+            None => (found, unsealed),
+        }
+    }
+
     /// The usable result in the store, with those of its artifacts whose seals do not fit.
     pub fn stored(&self, plan: &Plan, store: &Store) -> Option<(ActionRecord, Vec<Digest>)> {
-        match store.lookup_sealed(&self.key) {
+        match self.lookup(plan, store) {
             (Lookup::Hit(record), unsealed) => {
                 plan.lacking(self.index, &record.metrics).is_none().then_some((record, unsealed))
             }

@@ -89,7 +89,7 @@ use crate::{
     mcp::{ServerSpec, Servers, State},
     model::kernels::Format,
     stage::{Cards, card::Section},
-    store::{FileDigests, RemoteSpec},
+    store::{FileDigests, Output, RemoteSpec},
 };
 
 /// A path that is valid in any working directory.
@@ -289,6 +289,12 @@ impl Plan {
         let metric = node.awaited.as_ref().filter(|metric| !metrics.contains_key(*metric))?.clone();
         let in_loop = node.iteration.map(|iteration| self.loop_name(iteration).to_owned());
         Some(PlanError::NoMetric { stage: node.id.clone(), metric, in_loop: in_loop.unwrap_or_default() })
+    }
+
+    /// The name of an output of the node's card that these outputs lack.
+    pub fn lacking_output(&self, index: NodeIndex, outputs: &BTreeMap<String, Output>) -> Option<&str> {
+        let mut names = self.node(index).stage.card.outputs.keys();
+        names.find(|name| !outputs.contains_key(*name)).map(String::as_str)
     }
 
     /// The loops, in the file's order.

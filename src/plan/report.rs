@@ -261,7 +261,7 @@ impl NodeState {
             }
             Resolution::Skipped => Status::Skipped,
             Resolution::Run(job) => {
-                let stored = store.lookup(&job.key);
+                let (stored, _) = job.lookup(plan, store);
                 let reasons = rerun_reasons(plan, (store, last), &job, &stored);
                 match stored {
                     // Later nodes are planned as if the server answered as it did last time.

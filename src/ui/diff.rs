@@ -213,6 +213,7 @@ mod tests {
             set: Vec::new(),
             resample: Vec::new(),
             until: Vec::new(),
+            unreadable: None,
             nodes: Vec::new(),
         }
     }

@@ -41,6 +41,9 @@ pub fn runs_text(runs: &[RunHistory]) -> String {
         for line in index.checked_sub(1).map(|index| overrides(&runs[index])).unwrap_or_default() {
             text += &format!("  {line}\n");
         }
+        if let Some(problem) = index.checked_sub(1).and_then(|index| runs[index].unreadable.as_ref()) {
+            text += &format!("  its journal cannot be read: {problem}\n");
+        }
     }
     text
 }

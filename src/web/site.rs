@@ -65,7 +65,7 @@ impl Site {
 
     /// All runs, oldest first.
     pub(super) fn runs(&self) -> Vec<RunHistory> {
-        let mut runs: Vec<RunHistory> = self.stores.iter().flat_map(history::runs).collect();
+        let mut runs: Vec<RunHistory> = self.stores.iter().flat_map(history::runs).flatten().collect();
         runs.sort_by_key(|run| run.began_ms);
         runs
     }

@@ -148,6 +148,20 @@ impl Store {
         if self.is_sealed(digest) { Condition::Sealed } else { Condition::of(&self.artifact(digest), digest) }
     }
 
+    /// The folder of an artifact whose bytes are right.
+    ///
+    /// # Errors
+    /// If it is gone or damaged.
+    pub fn intact(&self, digest: &Digest) -> Result<PathBuf, StoreError> {
+        match self.inspect(digest) {
+            Condition::Sealed | Condition::Unsealed => Ok(self.artifact(digest)),
+            Condition::Absent => Err(StoreError::Absent { digest: digest.short() }),
+            Condition::Damaged(_) => {
+                Err(StoreError::Corrupt { root: self.root.clone(), digest: digest.short() })
+            }
+        }
+    }
+
     /// Writes the seal of an intact artifact, so that the next lookup is cheap. Makes it durable first.
     pub fn seal(&self, digest: &Digest) -> Result<(), StoreError> {
         let seal = Seal::read(&self.artifact(digest))?;

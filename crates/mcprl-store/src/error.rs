@@ -45,6 +45,14 @@ pub enum StoreError {
     #[diagnostic(code = "unreadable_record")]
     #[hint = "nothing was removed; `mcprl cache verify` quarantines it, and `mcprl resume` makes the result again"]
     Unreadable { path: PathBuf },
+    #[error("cannot read {path}, by which the results of a run are kept: {problem}")]
+    #[hint = "nothing was removed; restore it, or let `mcprl resume {run}` write it again; to give up the results of the \
+        run, remove its folder"]
+    UnreadableRun { path: PathBuf, run: String, problem: String },
+    #[error("cannot read the runs")]
+    #[diagnostic(code = "unreadable_run")]
+    #[hint = "nothing was removed; make the folder readable and run it again"]
+    UnreadableRuns { source: Box<StoreError> },
     #[error("another `mcprl cache gc` is running on this cache")]
     #[hint = "wait until it has finished"]
     Sweeping,

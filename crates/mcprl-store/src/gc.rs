@@ -146,13 +146,15 @@ impl Store {
     /// remove. Changes nothing.
     ///
     /// # Errors
-    /// If a needed record cannot be read: the artifacts it names would look like garbage.
+    /// If a needed record, or the folder of records or of artifacts, cannot be read: what they name would look like
+    /// garbage.
     pub fn garbage(
         &self,
         keep: &LiveSet,
         runs: Vec<String>,
         grace: Duration,
     ) -> Result<Unreferenced, StoreError> {
+        self.readable()?;
         let live = !self.live_runs().is_empty();
         let window = if live { grace.max(MIN_GRACE) } else { grace };
         let now = self.clock()?;
@@ -215,6 +217,14 @@ impl Store {
         Ok(garbage)
     }
 
+    /// Checks that the folders of records and artifacts can be listed, if they are there.
+    pub(super) fn readable(&self) -> Result<(), StoreError> {
+        ["ac", "cas"].iter().try_for_each(|folder| {
+            let folder = self.root.join(folder);
+            if_found(std::fs::read_dir(&folder)).map(drop).map_err(|cause| StoreError::reading(folder, cause))
+        })
+    }
+
     fn unfinished(
         &self,
         keep: &BTreeSet<Digest>,
@@ -259,10 +269,13 @@ impl Store {
 
     /// Removes garbage, except for what was requested since the scan. `needed` returns what all runs need
     /// except those to be removed.
+    ///
+    /// # Errors
+    /// The error of `needed`, before anything is removed; or if something cannot be moved.
     pub fn sweep(
         &self,
         garbage: Unreferenced,
-        needed: &dyn Fn(&BTreeSet<String>) -> LiveSet,
+        needed: &dyn Fn(&BTreeSet<String>) -> Result<LiveSet, StoreError>,
     ) -> Result<GcReport, StoreError> {
         let trash = aside(&self.tmp()).map_err(|cause| StoreError::writing(self.tmp(), cause))?;
         let mut watch = HeartbeatWatch::default();
@@ -279,7 +292,7 @@ impl Store {
         let announced = SweepAnnouncement { path, _lease: lease };
 
         let found = garbage.swept();
-        let garbage = self.still_unneeded(garbage, needed);
+        let garbage = self.still_unneeded(garbage, needed)?;
         let mut swept = garbage.swept();
         swept.spared =
             found.runs + found.records + found.artifacts - swept.runs - swept.records - swept.artifacts;
@@ -307,8 +320,8 @@ impl Store {
     fn still_unneeded(
         &self,
         mut garbage: Unreferenced,
-        needed: &dyn Fn(&BTreeSet<String>) -> LiveSet,
-    ) -> Unreferenced {
+        needed: &dyn Fn(&BTreeSet<String>) -> Result<LiveSet, StoreError>,
+    ) -> Result<Unreferenced, StoreError> {
         let live = self.live_runs();
         if !live.is_empty() {
             // Unfinished results that had no owner may belong to a new run by now.
@@ -317,7 +330,7 @@ impl Store {
         }
         let is_live = |id: &String| live.contains(id) || live.contains(&use_of(id));
         garbage.runs.retain(|(id, before)| !is_live(id) && stamp(&self.journal(id)) == *before);
-        let mut now = needed(&garbage.runs.iter().map(|(id, _)| id.clone()).collect());
+        let mut now = needed(&garbage.runs.iter().map(|(id, _)| id.clone()).collect())?;
         now.keys.extend(self.queued_keys());
         let (wanted, records): (Vec<_>, Vec<_>) =
             garbage.records.into_iter().partition(|key| now.keys.contains(key));
@@ -328,7 +341,7 @@ impl Store {
         garbage.artifacts.retain(|(stored, seal)| {
             !artifacts.contains(&stored.digest) && stamp(&self.seal_path(&stored.digest)) == *seal
         });
-        garbage
+        Ok(garbage)
     }
 
     fn announcement(&self) -> PathBuf {

@@ -1,4 +1,7 @@
 //! Action records: what the stage with a given key wrote.
+//!
+//! A record's file is a JSON object whose last entry, `checksum`, is the digest of the file without that entry. Records of
+//! earlier versions have none: they are read as far as they are records. A record that fails its check is none.
 
 use std::{
     collections::BTreeMap,
@@ -8,7 +11,7 @@ use std::{
 
 use mcprl_base::{error::if_found, hash::Digest, usage::Usage};
 use serde::{Deserialize, Serialize};
-use serde_json::Value;
+use serde_json::{Map, Value};
 
 use super::{
     Condition, Output, Store, StoreError, failpoint,
@@ -67,11 +70,51 @@ impl ActionRecord {
         self.fields.get(DRAW).and_then(Value::as_u64).unwrap_or(0)
     }
 
+    /// The content of its file.
+    pub(super) fn encode(&self) -> Result<Vec<u8>, serde_json::Error> {
+        let mut bytes = serde_json::to_vec_pretty(self)?;
+        let checksum = Digest::of(&bytes);
+        bytes.truncate(bytes.len() - END.len());
+        bytes.extend(format!("{CHECKSUM}{checksum}{CHECKSUM_END}").into_bytes());
+        Ok(bytes)
+    }
+
+    /// The record in a file of this key.
+    pub(super) fn decode(bytes: &[u8], key: &Digest) -> Option<Self> {
+        let record: Self = serde_json::from_slice(bytes).ok()?;
+        let is_right = match split(bytes) {
+            Some((mut content, checksum)) => {
+                content.extend(END.bytes());
+                Digest::of(&content).to_string().as_bytes() == checksum
+            }
+            // Of an earlier version. A damaged checksum is an entry that no version has.
+            None => {
+                let known = serde_json::to_value(&record).ok()?;
+                let found: Map<String, Value> = serde_json::from_slice(bytes).ok()?;
+                found.keys().all(|name| known.get(name).is_some())
+            }
+        };
+        (is_right && record.key == *key).then_some(record)
+    }
+
     /// Names of outputs of another record of the same key that differ from this one's.
     pub(super) fn other_outputs(&self, other: &Self) -> Vec<String> {
         let differs = |(port, output): &(&String, &Output)| self.outputs.get(*port) != Some(*output);
         other.outputs.iter().filter(differs).map(|(port, _)| port.clone()).collect()
     }
+}
+
+/// The end of a record as it is formatted.
+const END: &str = "\n}";
+const CHECKSUM: &str = ",\n  \"checksum\": \"";
+const CHECKSUM_END: &str = "\"\n}";
+
+/// A record's file before its checksum, and the checksum.
+fn split(bytes: &[u8]) -> Option<(Vec<u8>, &[u8])> {
+    let length = CHECKSUM.len() + Digest::of(b"").to_string().len() + CHECKSUM_END.len();
+    let (content, rest) = bytes.split_at_checked(bytes.len().checked_sub(length)?)?;
+    let checksum = rest.strip_prefix(CHECKSUM.as_bytes())?.strip_suffix(CHECKSUM_END.as_bytes())?;
+    Some((content.to_vec(), checksum))
 }
 
 /// The result in a record, without the fields of its key.
@@ -137,7 +180,7 @@ impl Store {
     /// The record under this key, without a check of its outputs. An unreadable record counts as none.
     pub fn record(&self, key: &Digest) -> Option<ActionRecord> {
         let bytes = std::fs::read(self.record_path(key)).ok()?;
-        serde_json::from_slice::<ActionRecord>(&bytes).ok().filter(|record| record.key == *key)
+        ActionRecord::decode(&bytes, key)
     }
 
     /// The finished result under this key, every output checked. Writes nothing.
@@ -149,7 +192,7 @@ impl Store {
     pub fn lookup_sealed(&self, key: &Digest) -> (Lookup, Vec<Digest>) {
         let Some(record) = self.record(key) else {
             let is_unreadable = self.record_path(key).exists();
-            let damaged = || Lookup::Damaged { output: None, problem: "its record is unreadable".into() };
+            let damaged = || Lookup::Damaged { output: None, problem: "its record is damaged".into() };
             return (if is_unreadable { damaged() } else { Lookup::Miss }, Vec::new());
         };
         match self.inspect_all(&record.outputs) {
@@ -195,7 +238,7 @@ impl Store {
         let prefix = key.to_string();
         items
             .filter(|item| item.file_name().to_str().is_some_and(|name| name.starts_with(&prefix)))
-            .find_map(|item| serde_json::from_slice(&std::fs::read(item.path()).ok()?).ok())
+            .find_map(|item| ActionRecord::decode(&std::fs::read(item.path()).ok()?, key))
     }
 
     /// Whether every artifact named here exists. Does not read them. For callers that have already declared
@@ -222,8 +265,8 @@ impl Store {
     /// Creates the record if its key has none yet. It is not durable until [`Store::sync`].
     pub fn enter(&self, record: &ActionRecord) -> Result<Recorded, StoreError> {
         let path = self.record_path(&record.key);
-        let bytes = serde_json::to_vec_pretty(record)
-            .map_err(|cause| StoreError::writing(&path, std::io::Error::other(cause)))?;
+        let bytes =
+            record.encode().map_err(|cause| StoreError::writing(&path, std::io::Error::other(cause)))?;
         failpoint("commit::before");
         if write::create(self, &path, &bytes)? == Created::Exists {
             if let Some(existing) = self.record(&record.key) {

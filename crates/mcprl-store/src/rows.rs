@@ -17,7 +17,8 @@
 //! Several processes may record rows of one key at once, each into a log of its own: `<key>.<part>.log`.
 //!
 //! A stage has at most one checkpoint, `<key>.checkpoint`: a file in the stage's own format and of any size, which the
-//! next one replaces. It ends with the log.
+//! next one replaces. It ends with the log. `<key>.checkpoint.sums` has the digests of the last ones, the newest first: it is
+//! written before the checkpoint is put in place, so that one that was killed in between is still known.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -29,9 +30,14 @@ use std::{
 use mcprl_base::{error::if_found, hash::Digest};
 use parking_lot::Mutex;
 
-use super::{Store, StoreError, die, failpoint, reached, tree::modified};
+use super::{
+    Store, StoreError, die, failpoint, reached, replace_file,
+    tree::{file_digest, modified},
+};
 
 const CHECK: usize = 8;
+/// How many checkpoints are known by their digests.
+const SUMS: usize = 4;
 /// The name of the frame that holds the number of the draw. No row has it.
 const DRAW: &str = "";
 
@@ -180,16 +186,36 @@ impl RowLog {
         Ok(())
     }
 
-    /// The file of the last checkpoint, if there is one.
+    /// The file of the last checkpoint, if there is one and its bytes are those that were written. Reads it.
     pub fn checkpoint(&self) -> Option<PathBuf> {
-        Some(self.checkpoint_path()).filter(|path| path.is_file())
+        let path = self.checkpoint_path();
+        // A link is none of ours.
+        if !path.symlink_metadata().is_ok_and(|metadata| metadata.is_file()) {
+            return None;
+        }
+        let digest = file_digest(&path).ok()?.to_string();
+        self.sums().contains(&digest).then_some(path)
+    }
+
+    /// The digests of the last checkpoints.
+    fn sums(&self) -> Vec<String> {
+        let text = std::fs::read_to_string(self.sums_path()).unwrap_or_default();
+        text.lines().map(str::to_owned).collect()
+    }
+
+    fn sums_path(&self) -> PathBuf {
+        self.beside(&format!("{}.sums", self.checkpoint_name()))
+    }
+
+    fn checkpoint_path(&self) -> PathBuf {
+        self.beside(&self.checkpoint_name())
     }
 
     /// Another draw does not continue from it.
-    fn checkpoint_path(&self) -> PathBuf {
+    fn checkpoint_name(&self) -> String {
         match self.draw {
-            0 => self.beside("checkpoint"),
-            draw => self.beside(&format!("checkpoint{draw}")),
+            0 => "checkpoint".into(),
+            draw => format!("checkpoint{draw}"),
         }
     }
 
@@ -202,6 +228,10 @@ impl RowLog {
         let writing = |cause| StoreError::writing(&path, cause);
         std::fs::create_dir_all(&self.folder).map_err(writing)?;
         write(&new)?;
+        let mut sums = self.sums();
+        sums.insert(0, file_digest(&new)?.to_string());
+        sums.truncate(SUMS);
+        replace_file(&self.sums_path(), 0o666, (sums.join("\n") + "\n").as_bytes()).map_err(writing)?;
         std::fs::rename(&new, &path).map_err(writing)?;
         failpoint("rows::checkpoint");
         Ok(())
@@ -211,7 +241,7 @@ impl RowLog {
     /// covers them.
     pub fn forget_before(&self, path: &Path) -> Result<(), StoreError> {
         let logs = self.logs()?.iter().filter_map(|log| modified(log)).max();
-        let recorded = logs.max(self.checkpoint().as_deref().and_then(modified));
+        let recorded = logs.max(modified(&self.checkpoint_path()));
         match recorded.zip(modified(path)) {
             Some((rows, other)) if rows <= other => self.end(Remainder::Nothing),
             _ => Ok(()),
@@ -222,6 +252,7 @@ impl RowLog {
     pub fn end(&self, remainder: Remainder) -> Result<(), StoreError> {
         *self.file.lock() = None;
         remove(&self.checkpoint_path())?;
+        remove(&self.sums_path())?;
         // Those of processes that were killed while they wrote them included.
         self.files("new")?.iter().try_for_each(|path| remove(path))?;
         let (logs, done) = (self.logs()?, self.beside("done"));
@@ -462,14 +493,14 @@ mod tests {
         let (_folder, store) = store();
         let log = rows(&store, "key");
         assert_eq!(log.checkpoint(), None);
-        // Rows end at 4 GiB. The file is sparse, and nothing reads it.
+        // Rows end at 4 GiB. The file is sparse.
         let large = |path: &Path| {
             let file = File::create(path).map_err(|cause| StoreError::writing(path, cause))?;
-            file.set_len(5 << 30).map_err(|cause| StoreError::writing(path, cause))
+            file.set_len((4 << 30) + 1).map_err(|cause| StoreError::writing(path, cause))
         };
         log.replace_checkpoint(large).unwrap();
         let path = log.checkpoint().unwrap();
-        assert_eq!(path.metadata().unwrap().len(), 5 << 30);
+        assert_eq!(path.metadata().unwrap().len(), (4 << 30) + 1);
         log.record("a", b"row").unwrap();
         assert_eq!(rows(&store, "key").finished().unwrap().into_keys().collect::<Vec<_>>(), ["a"]);
         let relatives = rows(&store, "other").relatives().unwrap();
@@ -480,9 +511,28 @@ mod tests {
             Err(StoreError::writing(path, std::io::Error::other("full")))
         };
         log.replace_checkpoint(torn).unwrap_err();
-        assert_eq!(path.metadata().unwrap().len(), 5 << 30);
+        assert_eq!(path.metadata().unwrap().len(), (4 << 30) + 1);
         log.replace_checkpoint(text("next")).unwrap();
         assert_eq!(std::fs::read(&path).unwrap(), b"next");
+    }
+
+    #[test]
+    fn a_checkpoint_whose_bytes_changed_is_none() {
+        let (_folder, store) = store();
+        let log = rows(&store, "key");
+        log.replace_checkpoint(text("first")).unwrap();
+        log.replace_checkpoint(text("second")).unwrap();
+        let path = log.checkpoint().unwrap();
+        // Killed before the second was put in place.
+        std::fs::write(&path, "first").unwrap();
+        assert!(log.checkpoint().is_some());
+        for changed in ["tecond", "", "second and more"] {
+            std::fs::write(&path, changed).unwrap();
+            assert_eq!(log.checkpoint(), None, "{changed}");
+        }
+        log.replace_checkpoint(text("third")).unwrap();
+        assert!(log.checkpoint().is_some());
+        assert_eq!(rows(&store, "other").checkpoint(), None);
     }
 
     #[test]

@@ -203,6 +203,48 @@ fn a_torn_record_is_damaged_and_can_be_replaced() {
     assert_eq!(test.store.lookup(&record.key), Lookup::Hit(record));
 }
 
+/// A record with all its parts, in the store, and its file's path.
+fn recorded(test: &TestStore) -> (ActionRecord, PathBuf) {
+    let record = ActionRecord {
+        fields: json!({"kind": "eval", "draw": 2, "params": {"seed": 3}}),
+        metrics: BTreeMap::from([("success".into(), 0.1 + 0.2), ("gain".into(), 1e-300)]),
+        notes: vec!["a note".into()],
+        run: Some("run".into()),
+        withheld: true,
+        ..test.record(test.published(&[("a", "1")]))
+    };
+    test.store.commit(&record).unwrap();
+    let path = test.store.record_path(&record.key);
+    (record, path)
+}
+
+#[test]
+fn any_flipped_bit_of_a_record_is_damage() {
+    let test = test();
+    let (record, path) = recorded(&test);
+    let bytes = std::fs::read(&path).unwrap();
+    assert_eq!(test.store.lookup(&record.key), Lookup::Withheld(record.clone()));
+    for bit in 0..bytes.len() * 8 {
+        let mut flipped = bytes.clone();
+        flipped[bit / 8] ^= 1 << (bit % 8);
+        std::fs::write(&path, &flipped).unwrap();
+        let found = test.store.lookup(&record.key);
+        assert!(matches!(found, Lookup::Damaged { output: None, .. }), "bit {bit}");
+    }
+    let checked = test.store.verify(&mut |_| {}).unwrap();
+    assert_eq!(checked.flaws, [super::Damage::Record { key: record.key }]);
+    assert_eq!(test.store.lookup(&record.key), Lookup::Miss);
+}
+
+#[test]
+fn a_record_of_an_earlier_version_without_a_checksum_is_read() {
+    let test = test();
+    let (record, path) = recorded(&test);
+    std::fs::write(&path, serde_json::to_vec_pretty(&record).unwrap()).unwrap();
+    assert_eq!(test.store.lookup(&record.key), Lookup::Withheld(record.clone()));
+    assert_eq!(test.store.verify(&mut |_| {}).unwrap().flaws, []);
+}
+
 #[test]
 fn the_first_record_is_kept_and_a_differing_second_is_reported() {
     let test = test();

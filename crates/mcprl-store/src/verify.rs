@@ -33,6 +33,7 @@ impl Store {
     /// Hashes every artifact and reads every record. `each` is called with the size of an artifact before it
     /// is read.
     pub fn verify(&self, each: &mut dyn FnMut(u64)) -> Result<VerifyReport, StoreError> {
+        self.readable()?;
         let mut checked = VerifyReport::default();
         for stored in self.artifacts() {
             each(stored.bytes);
@@ -65,13 +66,13 @@ impl Store {
             let read = if_found(std::fs::read(&path)).map_err(|cause| StoreError::reading(&path, cause))?;
             let Some(bytes) = read else { continue };
             checked.records += 1;
-            match serde_json::from_slice::<ActionRecord>(&bytes) {
-                Ok(record) if record.key == key => {
+            match ActionRecord::decode(&bytes, &key) {
+                Some(record) => {
                     if !self.has_artifacts(&record.outputs) {
                         checked.incomplete.push(key);
                     }
                 }
-                _ => {
+                None => {
                     if self.quarantine(&path, &format!("{key}.json"))?.is_some() {
                         checked.flaws.push(Damage::Record { key });
                     }

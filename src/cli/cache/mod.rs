@@ -19,7 +19,7 @@ use crate::{
         history::{self, RunHistory},
     },
     hash::Digest,
-    store::{CopyReport, Damage, GcReport, Store, use_of},
+    store::{CopyReport, Damage, GcReport, Store, StoreError, use_of},
     ui::{OutputFormat, Printer, bytes, plural, seconds},
 };
 
@@ -132,7 +132,7 @@ fn list(printer: Printer, store: &Store) -> Result<Outcome> {
     let mut artifacts = store.artifacts();
     artifacts.sort_by_key(|stored| std::cmp::Reverse((stored.bytes, stored.digest)));
     let total: u64 = artifacts.iter().map(|stored| stored.bytes).sum();
-    let runs = folder::list(store).len();
+    let runs = folder::list(store)?.len();
     let by = |digest: &Digest| writers.get(digest).cloned().unwrap_or_default();
     if printer.format == OutputFormat::Json {
         let artifacts = artifacts.iter().map(|stored| {
@@ -177,7 +177,10 @@ fn verify(printer: Printer, store: &Store) -> Result<Outcome> {
         for flaw in &checked.flaws {
             printer.data(&match flaw {
                 Damage::Artifact { digest, problem } => format!("artifact {}: {problem}", digest.short()),
-                Damage::Record { key } => format!("record {}: cannot be read", key.short()),
+                Damage::Record { key } => format!(
+                    "record {}: its content does not match its checksum, or it is no record",
+                    key.short()
+                ),
             });
         }
         printer.say(&format!(
@@ -208,16 +211,17 @@ impl Gc {
             return Ok(Outcome::Success);
         }
         store.prepare()?;
-        let runs = history::runs(&store);
+        let scan =
+            || history::runs(&store).map_err(|cause| StoreError::UnreadableRuns { source: Box::new(cause) });
+        let runs = scan()?;
         let ids = self.dropped(&runs, &store.live_runs());
-        let keep = history::needed(runs.iter().filter(|run| !ids.contains(&run.id)));
+        let keep = history::needed(&store, runs.iter().filter(|run| !ids.contains(&run.id)))?;
         let garbage = store.garbage(&keep, ids.iter().cloned().collect(), self.grace)?;
         let swept = if self.dry_run {
             garbage.swept()
         } else {
             let needed = |removed: &BTreeSet<String>| {
-                let runs = history::runs(&store);
-                history::needed(runs.iter().filter(|run| !removed.contains(&run.id)))
+                history::needed(&store, scan()?.iter().filter(|run| !removed.contains(&run.id)))
             };
             store.sweep(garbage, &needed)?
         };
@@ -271,7 +275,10 @@ impl Gc {
             *count += 1;
             let began = run.began_ms.map(Duration::from_millis);
             let is_old = self.older_than.is_none_or(|bound| {
-                began.is_none_or(|began| now.checked_sub(began).is_some_and(|age| age > bound))
+                // When an unreadable one began is unknown; one without a journal was killed before it began.
+                began.map_or(run.unreadable.is_none(), |began| {
+                    now.checked_sub(began).is_some_and(|age| age > bound)
+                })
             });
             let is_used = run.state == RunState::Running || live.contains(&use_of(&run.id));
             *count > keep_last && is_old && !is_used
@@ -307,7 +314,7 @@ impl Import {
         let from = Store::existing(&self.from)?;
         let store = self.locations.store(None)?;
         let runs = match self.run.is_empty() {
-            true => history::runs(&from),
+            true => history::runs(&from)?,
             false => self.run.iter().map(|id| history::run(&from, id)).collect::<Result<_>>()?,
         };
         let copied = copy(&from, &store, &runs)?;

@@ -31,6 +31,9 @@ use crate::{
     store::{Holder, Store, StoreError, link_tree, replace_file, token},
 };
 
+/// Bytes of the longest report of a worker.
+const LONGEST_LINE: u64 = 16 << 20;
+
 #[derive(Debug, Clone)]
 pub struct JobFolder {
     pub path: PathBuf,
@@ -210,8 +213,9 @@ impl Hearing {
             return Vec::new();
         }
         let (mut reader, mut line, mut new) = (BufReader::new(file), Vec::new(), Vec::new());
-        while let Ok(read) = reader.read_until(b'\n', &mut line)
-            && line.ends_with(b"\n")
+        // A line without end is read in parts, which are no reports.
+        while let Ok(read) = reader.by_ref().take(LONGEST_LINE).read_until(b'\n', &mut line)
+            && (line.ends_with(b"\n") || read as u64 == LONGEST_LINE)
         {
             self.at += read as u64;
             new.extend(serde_json::from_slice::<Report>(&line));
@@ -336,6 +340,20 @@ mod tests {
         assert!(hearing.new_lines().is_empty());
         writeln!(file, "{}", &line[4..]).unwrap();
         assert!(matches!(&hearing.new_lines()[..], [Report::Note(text)] if text == "a"));
+    }
+
+    #[test]
+    fn a_line_without_end_is_no_report_and_is_not_read_again() {
+        let folder = tempfile::tempdir().unwrap();
+        let worker = JobFolder::at(folder.path().to_owned()).take().unwrap();
+        let mut hearing = Hearing::new(worker.clone());
+        let mut file = File::create(worker.said()).unwrap();
+        file.write_all(&vec![b'a'; 2 * LONGEST_LINE as usize]).unwrap();
+        assert!(hearing.new_lines().is_empty());
+        assert_eq!(hearing.at, 2 * LONGEST_LINE);
+        let line = serde_json::to_string(&Report::Note("a".into())).unwrap();
+        write!(file, "a\n{line}\n").unwrap();
+        assert_eq!(hearing.new_lines().len(), 1);
     }
 
     #[test]

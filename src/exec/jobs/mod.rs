@@ -38,6 +38,7 @@ use crate::{
     hash::Digest,
     plan::{JobsSpec, OnInterrupt},
     progress::Observer,
+    secret::concealed,
     stage::Metrics,
     store::{Lease, Store, token},
     usage::{Usage, UsageMeter},
@@ -139,7 +140,7 @@ impl Jobs {
                     // It may go on, or start later.
                     self.cancel(&job).await;
                     if submitted >= spec.attempts {
-                        let said = folder.last_lines(LAST_LINES);
+                        let said = concealed(&folder.last_lines(LAST_LINES)).into_owned();
                         return Err(JobError::Lost { executor: spec.name.clone(), job, how, said }.into());
                     }
                     if is_own {

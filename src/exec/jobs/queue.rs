@@ -1,15 +1,21 @@
 //! A batch system, used by its template: submits, lists and cancels jobs.
 
 use std::{
-    collections::BTreeMap,
+    collections::{BTreeMap, BTreeSet},
     process::Stdio,
+    sync::Arc,
     time::{Duration, Instant},
 };
 
 use minijinja::{Environment, UndefinedBehavior, value::Serde};
-use reqwest::{Client, Url};
+use parking_lot::Mutex;
+use reqwest::{Client, Url, redirect::Policy};
 use serde_json::{Map, Value, json};
-use tokio::{io::AsyncWriteExt, process::Command, time::timeout};
+use tokio::{
+    io::{AsyncRead, AsyncReadExt, AsyncWriteExt},
+    process::Command,
+    time::timeout,
+};
 
 use super::error::JobError;
 use crate::{
@@ -17,11 +23,15 @@ use crate::{
     net,
     plan::{Action, JobsSpec},
     secret::concealed,
-    text::start_of,
+    text::{is_hidden, start_of},
 };
 
 /// How long a command or a request may take.
 const PATIENCE: Duration = Duration::from_secs(30);
+/// Bytes of the longest answer that is read.
+const LONGEST: usize = 64 << 20;
+/// Bytes of the shortest value of a variable that may be a secret.
+const SHORTEST_SECRET: usize = 8;
 /// Characters of an answer that an error shows.
 const SHOWN: usize = 600;
 
@@ -29,6 +39,8 @@ const SHOWN: usize = 600;
 pub struct Queue {
     pub spec: JobsSpec,
     http: Client,
+    /// Values of variables that templates have asked for. Answers may repeat them.
+    variables: Arc<Mutex<BTreeSet<String>>>,
     listing: tokio::sync::Mutex<Option<Listing>>,
 }
 
@@ -58,8 +70,9 @@ impl Queue {
     pub fn new(spec: JobsSpec) -> Self {
         net::use_ring();
         // Without a proxy or certificates of its own, this does not fail.
-        let http = Client::builder().timeout(PATIENCE).build().unwrap_or_default();
-        Self { spec, http, listing: tokio::sync::Mutex::default() }
+        // Headers are for this origin alone.
+        let http = Client::builder().timeout(PATIENCE).redirect(Policy::none()).build().unwrap_or_default();
+        Self { spec, http, variables: Arc::default(), listing: tokio::sync::Mutex::default() }
     }
 
     /// What the submission of a job would send. `about`: `job`, `script`, `log`, `run` and `stage`.
@@ -102,7 +115,8 @@ impl Queue {
         let lines = self.lines(action, name, &answer)?;
         match lines.first().filter(|_| template.check.is_some()) {
             Some(problem) => {
-                Err(JobError::NoRoom { executor: self.spec.name.clone(), problem: problem.join(" ") })
+                let problem = self.without_variables(&problem.join(" "));
+                Err(JobError::NoRoom { executor: self.spec.name.clone(), problem })
             }
             None => Ok(()),
         }
@@ -145,7 +159,7 @@ impl Queue {
         let mut jobs = BTreeMap::new();
         for line in self.lines(action, "list", answer)? {
             let [job, state, more @ ..] = line.as_slice() else { continue };
-            let more = more.join(" ");
+            let more = self.without_variables(&more.join(" "));
             let found = match () {
                 () if states.pending.contains(state) => JobState::Pending(more),
                 () if states.running.contains(state) => JobState::Running,
@@ -162,7 +176,20 @@ impl Queue {
     }
 
     fn refused(&self, action: &'static str, problem: String) -> JobError {
+        let problem = self.without_variables(&problem);
         JobError::Refused { executor: self.spec.name.clone(), action, problem }
+    }
+
+    /// A text without the values of variables, and without characters that change how a terminal shows it.
+    fn without_variables(&self, text: &str) -> String {
+        let variables = self.variables.lock();
+        let text = variables.iter().rev().fold(text.to_owned(), |text, value| text.replace(value, "…"));
+        text.replace(is_hidden, "")
+    }
+
+    /// The beginning of an answer, without secrets.
+    fn shown(&self, text: &str) -> String {
+        start_of(&concealed(&self.without_variables(text.trim())), SHOWN)
     }
 
     fn call(
@@ -227,7 +254,14 @@ impl Queue {
         environment.set_undefined_behavior(UndefinedBehavior::SemiStrict);
         environment.set_unknown_method_callback(minijinja_contrib::pycompat::unknown_method_callback);
         environment.add_filter("quote", |text: String| quoted(&text));
-        environment.add_function("env_var", |name: String| std::env::var(name).unwrap_or_default());
+        let variables = Arc::clone(&self.variables);
+        environment.add_function("env_var", move |name: String| {
+            let value = std::env::var(name).unwrap_or_default();
+            if value.len() >= SHORTEST_SECRET {
+                variables.lock().insert(value.clone());
+            }
+            value
+        });
         environment.render_str(text, minijinja::Value::from(Serde(values))).map_err(|cause| {
             JobError::Template { executor: self.spec.name.clone(), action, problem: cause.to_string() }
         })
@@ -239,7 +273,7 @@ impl Queue {
     /// What is wrong, without headers and input, which may hold secrets.
     async fn send(&self, call: Call) -> Result<String, String> {
         match call {
-            Call::Run { arguments, input } => run(&arguments, &input).await,
+            Call::Run { arguments, input } => self.run(&arguments, &input).await,
             Call::Http { is_post, url, headers, body } => {
                 let mut request = if is_post { self.http.post(&url) } else { self.http.get(&url) };
                 for (name, value) in headers {
@@ -254,51 +288,74 @@ impl Queue {
                 let failed = |cause: reqwest::Error| {
                     format!("{}: {}", without_permission(&url), chain(&cause.without_url()))
                 };
-                let answer = request.send().await.map_err(failed)?;
-                let (status, text) = (answer.status(), answer.text().await.map_err(failed)?);
+                let mut answer = request.send().await.map_err(failed)?;
+                let status = answer.status();
+                let mut bytes = Vec::new();
+                while let Some(chunk) = answer.chunk().await.map_err(failed)? {
+                    if bytes.len() + chunk.len() > LONGEST {
+                        return Err(format!("{}: {}", without_permission(&url), too_long()));
+                    }
+                    bytes.extend_from_slice(&chunk);
+                }
+                let text = String::from_utf8_lossy(&bytes).into_owned();
                 match status.is_success() {
                     true => Ok(text),
-                    false => Err(format!("{}: {status}: {}", without_permission(&url), shown(&text))),
+                    false => Err(format!("{}: {status}: {}", without_permission(&url), self.shown(&text))),
                 }
             }
         }
     }
+
+    async fn run(&self, arguments: &[String], input: &str) -> Result<String, String> {
+        let [program, arguments @ ..] = arguments else { return Err("its command is empty".into()) };
+        let mut command = Command::new(program);
+        command
+            .args(arguments)
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .stderr(Stdio::piped())
+            .kill_on_drop(true);
+        // A Ctrl-C in the terminal is for the run.
+        command.process_group(0);
+        let mut child = command.spawn().map_err(|cause| format!("`{program}`: {cause}"))?;
+        if let Some(mut stdin) = child.stdin.take() {
+            // A program that reads none may have ended.
+            _ = stdin.write_all(input.as_bytes()).await;
+        }
+        let (stdout, stderr) = (child.stdout.take(), child.stderr.take());
+        let output = async {
+            let (stdout, stderr) = tokio::try_join!(read(stdout), read(stderr))?;
+            Ok::<_, String>((child.wait().await.map_err(|cause| cause.to_string())?, stdout, stderr))
+        };
+        let output = timeout(PATIENCE, output).await;
+        let output =
+            output.map_err(|_| format!("`{program}` has not ended after {} s", PATIENCE.as_secs()))?;
+        let (status, stdout, stderr) = output.map_err(|problem| format!("`{program}`: {problem}"))?;
+        if status.success() {
+            return Ok(stdout);
+        }
+        let said = [stderr, stdout].into_iter().find(|said| !said.trim().is_empty());
+        Err(format!("`{program}`: {status}: {}", self.shown(&said.unwrap_or_default())))
+    }
 }
 
-async fn run(arguments: &[String], input: &str) -> Result<String, String> {
-    let [program, arguments @ ..] = arguments else { return Err("its command is empty".into()) };
-    let mut command = Command::new(program);
-    command
-        .args(arguments)
-        .stdin(Stdio::piped())
-        .stdout(Stdio::piped())
-        .stderr(Stdio::piped())
-        .kill_on_drop(true);
-    // A Ctrl-C in the terminal is for the run.
-    command.process_group(0);
-    let mut child = command.spawn().map_err(|cause| format!("`{program}`: {cause}"))?;
-    if let Some(mut stdin) = child.stdin.take() {
-        // A program that reads none may have ended.
-        _ = stdin.write_all(input.as_bytes()).await;
+/// What a program prints, up to the longest answer.
+async fn read(from: Option<impl AsyncRead + Unpin>) -> Result<String, String> {
+    let mut bytes = Vec::new();
+    if let Some(from) = from {
+        let read = from.take(LONGEST as u64 + 1).read_to_end(&mut bytes).await;
+        read.map_err(|cause| cause.to_string())?;
     }
-    let output = timeout(PATIENCE, child.wait_with_output()).await;
-    let output = output.map_err(|_| format!("`{program}` has not ended after {} s", PATIENCE.as_secs()))?;
-    let output = output.map_err(|cause| format!("`{program}`: {cause}"))?;
-    let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
-    if output.status.success() {
-        return Ok(text(&output.stdout));
-    }
-    let said = [text(&output.stderr), text(&output.stdout)].into_iter().find(|said| !said.trim().is_empty());
-    Err(format!("`{program}`: {}: {}", output.status, shown(&said.unwrap_or_default())))
+    if bytes.len() > LONGEST { Err(too_long()) } else { Ok(String::from_utf8_lossy(&bytes).into_owned()) }
+}
+
+fn too_long() -> String {
+    format!("its answer is longer than {} MiB", LONGEST >> 20)
 }
 
 /// A word of a shell.
 pub fn quoted(text: &str) -> String {
     format!("'{}'", text.replace('\'', r"'\''"))
-}
-
-fn shown(text: &str) -> String {
-    start_of(&concealed(text.trim()), SHOWN)
 }
 
 /// An address without what lets somebody in: user, password and query.
@@ -539,6 +596,51 @@ mod tests {
         let call = queue("slurm", json!({})).submission(&about("mcprl-a-1", "s", "run", paths)).unwrap();
         let Call::Run { arguments, .. } = call else { panic!() };
         assert!(arguments.contains(&"--output=/a%%j/log".to_owned()), "{arguments:?}");
+    }
+
+    /// A queue whose jobs are listed by this shell script.
+    fn scripted(script: &str) -> Queue {
+        let mut queue = queue("local", json!({}));
+        let list = &mut queue.spec.template.list;
+        list.run = Some(format!("sh\n-c\n{script}"));
+        (list.lines, list.input) = ("{{ output }}".into(), "{{ env_var('PATH') }}".into());
+        queue
+    }
+
+    #[tokio::test]
+    async fn an_answer_without_end_is_an_error_that_names_the_command() {
+        for script in ["yes", "yes >&2"] {
+            let error = scripted(script).list().await.unwrap_err().to_string();
+            assert!(error.contains("`sh`: its answer is longer than 64 MiB"), "{error}");
+        }
+    }
+
+    #[tokio::test]
+    async fn what_a_template_asks_for_of_the_environment_is_not_shown() {
+        let path = std::env::var("PATH").unwrap();
+        let error = scripted("cat >&2; exit 1").list().await.unwrap_err().to_string();
+        assert!(error.ends_with("exit status: 1: …") && !error.contains(&path), "{error}");
+        let jobs = scripted(r"printf 'mcprl-a ENDED '; cat | tr -d ' '").list().await.unwrap();
+        assert_eq!(jobs["mcprl-a"], ended("ENDED, …"));
+    }
+
+    #[tokio::test]
+    async fn a_redirect_is_not_followed() {
+        let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+        let port = listener.local_addr().unwrap().port();
+        let server = std::thread::spawn(move || {
+            let mut stream = listener.accept().unwrap().0;
+            _ = std::io::Read::read(&mut stream, &mut [0; 4096]);
+            let answer = format!(
+                "HTTP/1.1 307 Elsewhere\r\nlocation: http://localhost:{port}/b\r\ncontent-length: 0\r\nconnection: close\r\n\r\n"
+            );
+            _ = std::io::Write::write_all(&mut stream, answer.as_bytes());
+        });
+        let url = format!("http://127.0.0.1:{port}/a");
+        let call = Call::Http { is_post: false, url, headers: BTreeMap::new(), body: String::new() };
+        let error = queue("ray", json!({})).send(call).await.unwrap_err();
+        assert!(error.contains("307"), "{error}");
+        server.join().unwrap();
     }
 
     #[test]

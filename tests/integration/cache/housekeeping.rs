@@ -1,6 +1,9 @@
 //! Housekeeping: `cache gc` beside runs, `verify`, `export` and `import`.
 
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::{
+    path::Path,
+    sync::atomic::{AtomicBool, Ordering},
+};
 
 use crate::common::{CHAIN, Project, until};
 
@@ -162,6 +165,70 @@ fn damaged_or_foreign_folders_are_not_imported() {
     assert_eq!(foreign.code, Some(1));
     assert!(foreign.err.starts_with("error: stages is not a cache"), "{}", foreign.err);
     assert_eq!(other.mcprl(&["cache", "import", "cache"]).code, Some(2));
+}
+
+/// A damage to the newest run's journal, and what `runs` and `cache gc` say of it.
+fn check_unreadable(damage: impl Fn(&Path), expected: &str) {
+    let project = three_runs();
+    let run = project.runs().pop().unwrap();
+    let journal = project.newest().join("journal.jsonl");
+    damage(&journal);
+    assert_eq!(project.runs().pop().unwrap(), run, "it is still the newest run");
+    let listed = project.mcprl(&["runs"]).out;
+    assert!(listed.contains(&format!("its journal cannot be read: {expected}")), "{listed}");
+    let all = project.json(&["cache", "ls"]);
+    let gc = ["cache", "gc", "--keep-last", "3", "--grace", "0s"];
+    let by_age = ["cache", "gc", "--older-than", "1d", "--grace", "0s"];
+    for gc in [&[&gc[..], &["--dry-run"]].concat()[..], &gc, &by_age] {
+        let refused = project.mcprl(gc);
+        assert_eq!(refused.code, Some(1), "{}", refused.err);
+        let place = format!("cannot read cache/runs/{run}/journal.jsonl, by which");
+        assert!(refused.err.contains(&place) && refused.err.contains(expected), "{}", refused.err);
+        assert!(
+            refused.err.contains(&format!("nothing was removed; restore it, or let `mcprl resume {run}`"))
+        );
+    }
+    assert_eq!(project.json(&["cache", "ls"]), all);
+    if journal.is_dir() {
+        std::fs::remove_dir(journal).unwrap();
+    }
+    assert_eq!(project.mcprl(&["resume", &run]).code, Some(0));
+    let swept = project.json(&gc);
+    assert_eq!((&swept["removed"]["runs"], &swept["removed"]["records"]), (&0.into(), &0.into()));
+    assert_eq!(project.ran(), [""; 0]);
+}
+
+#[test]
+fn gc_removes_nothing_while_the_journal_of_a_kept_run_cannot_be_read() {
+    let text = |journal: &Path| std::fs::read_to_string(journal).unwrap();
+    let lacks = "it lacks results of the run";
+    check_unreadable(|journal| std::fs::write(journal, "").unwrap(), lacks);
+    check_unreadable(|journal| std::fs::remove_file(journal).unwrap(), lacks);
+    check_unreadable(
+        |journal| std::fs::write(journal, &text(journal)[..text(journal).len() / 3]).unwrap(),
+        lacks,
+    );
+    check_unreadable(
+        |journal| std::fs::write(journal, text(journal).replacen("\"finished\"", "\"finis#ed\"", 1)).unwrap(),
+        "its line 3 is damaged",
+    );
+    check_unreadable(
+        |journal| {
+            std::fs::remove_file(journal).unwrap();
+            std::fs::create_dir(journal).unwrap();
+        },
+        "Is a directory",
+    );
+}
+
+#[test]
+fn gc_keeps_the_results_of_a_run_killed_within_a_line() {
+    let project = three_runs();
+    let journal = project.newest().join("journal.jsonl");
+    let text = std::fs::read_to_string(&journal).unwrap();
+    std::fs::write(&journal, &text[..text.len() - 9]).unwrap();
+    let swept = project.json(&["cache", "gc", "--grace", "0s"]);
+    assert_eq!(swept["removed"]["records"], 0);
 }
 
 #[test]

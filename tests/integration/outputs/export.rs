@@ -273,6 +273,7 @@ fn an_exported_adapter_names_a_base_that_peft_finds_without_the_cache() {
     let read = |path: PathBuf| Some((std::fs::read_to_string(&path).ok()?, path));
     let (text, path) = records.filter_map(read).find(|(text, _)| is_model(text)).unwrap();
     let mut record: serde_json::Value = serde_json::from_str(&text).unwrap();
+    record.as_object_mut().unwrap().remove("checksum").unwrap();
     record["fields"]["params"]["from"] = "Qwen/Qwen3-0.6B@abc".into();
     std::fs::write(&path, record.to_string()).unwrap();
     assert_eq!(export("c", &[]), ("Qwen/Qwen3-0.6B".into(), Some("abc".into())));
@@ -382,6 +383,53 @@ fn a_missing_newest_policy_is_not_replaced_by_an_earlier_one() {
         "it is taken: {}",
         earlier.err
     );
+}
+
+#[test]
+fn a_policy_that_is_not_as_it_was_written_is_not_exported() {
+    let project = policies("");
+    project.run(&[]);
+    let run = project.runs().pop().unwrap();
+    let link = project.path(&format!("cache/runs/{run}/train.0003/update/policy"));
+    let replace = |name: &str, make: &dyn Fn(&Path)| {
+        let file = std::fs::canonicalize(&link).unwrap().join(name);
+        _ = std::fs::remove_file(&file);
+        make(&file);
+    };
+    let changed = "its bytes changed since it was written";
+    let (other, empty) = (
+        |file: &Path| std::fs::write(file, "[]").unwrap(),
+        |file: &Path| {
+            std::fs::write(file, "").unwrap();
+        },
+    );
+    let to_another = |file: &Path| std::os::unix::fs::symlink("/etc/passwd", file).unwrap();
+    let leads_away = || {
+        let earlier = project.path(&format!("cache/runs/{run}/train.0001/update/policy"));
+        let target = std::fs::read_link(earlier).unwrap();
+        std::fs::remove_file(&link).unwrap();
+        std::os::unix::fs::symlink(target, &link).unwrap();
+    };
+    let damages: [(&dyn Fn(), &str); 5] = [
+        (&|| replace("config.json", &other), changed),
+        (&|| replace("config.json", &empty), changed),
+        (&|| replace("config.json", &to_another), "which is neither a file nor a folder"),
+        (&|| replace("more.json", &other), changed),
+        (&leads_away, "train.0003/update/policy leads to another artifact"),
+    ];
+    for (damage, expected) in damages {
+        damage();
+        let refused = project.mcprl(&["export", "latest", "--out", "out"]);
+        assert_eq!(refused.code, Some(1), "{expected}: {}", refused.err);
+        let begin = format!("error: output train[0003]/update.policy of run \"{run}\" is unusable: ");
+        assert!(refused.err.starts_with(&begin) && refused.err.contains(expected), "{}", refused.err);
+        let way_out = format!("hint: make it again with `mcprl resume {run}`");
+        assert!(refused.err.contains(&way_out), "{}", refused.err);
+        assert_eq!(project.mcprl(&["resume", &run]).code, Some(0));
+        let again = project.mcprl(&["export", "latest", "--out", "out"]);
+        // There are no weights in it.
+        assert!(again.err.contains("train.0003/update/policy/model.safetensors"), "{}", again.err);
+    }
 }
 
 #[test]

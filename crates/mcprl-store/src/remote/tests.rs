@@ -450,7 +450,7 @@ fn a_sweep_keeps_results_that_wait_for_their_upload() {
     one.push(&queued);
     let sweep = || {
         let garbage = one.store.garbage(&LiveSet::default(), Vec::new(), Duration::ZERO).unwrap();
-        one.store.sweep(garbage, &|_| LiveSet::default()).unwrap()
+        one.store.sweep(garbage, &|_| Ok(LiveSet::default())).unwrap()
     };
     let swept = sweep();
     assert_eq!((swept.records, swept.artifacts, swept.queued), (1, 1, 1), "{swept:?}");
@@ -469,7 +469,7 @@ fn a_result_queued_after_the_scan_of_a_sweep_is_spared() {
     let record = one.result(b"k", &[("a", "1")]);
     let garbage = one.store.garbage(&LiveSet::default(), Vec::new(), Duration::ZERO).unwrap();
     one.push(&record);
-    let swept = one.store.sweep(garbage, &|_| LiveSet::default()).unwrap();
+    let swept = one.store.sweep(garbage, &|_| Ok(LiveSet::default())).unwrap();
     assert_eq!((swept.records, swept.artifacts), (0, 0), "{swept:?}");
     assert_eq!(one.store.lookup(&record.key), Lookup::Hit(record));
 }

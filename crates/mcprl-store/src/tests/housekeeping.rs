@@ -20,7 +20,7 @@ impl TestStore {
 
     fn sweep(&self, keep: &[Digest], requested: &[Digest]) -> GcReport {
         let garbage = self.store.garbage(&keys(keep), Vec::new(), Duration::ZERO).unwrap();
-        self.store.sweep(garbage, &|_| keys(requested)).unwrap()
+        self.store.sweep(garbage, &|_| Ok(keys(requested))).unwrap()
     }
 
     fn hits(&self, key: &Digest) -> bool {
@@ -91,7 +91,7 @@ fn young_results_stay_within_the_grace_window() {
     grow_old(&test.store.root().join("ac").join(format!("{old}.json")));
     grow_old(&test.store.artifact(&artifact).with_extension("seal"));
     let garbage = test.store.garbage(&LiveSet::default(), Vec::new(), HOUR).unwrap();
-    test.store.sweep(garbage, &|_| LiveSet::default()).unwrap();
+    test.store.sweep(garbage, &|_| Ok(LiveSet::default())).unwrap();
     assert!(test.hits(&young) && !test.hits(&old));
 }
 
@@ -123,7 +123,7 @@ fn an_artifact_published_again_since_the_scan_is_kept() {
     let (_, artifact) = test.result("text");
     let garbage = test.store.garbage(&LiveSet::default(), Vec::new(), Duration::ZERO).unwrap();
     test.published(&[("a", "text")]);
-    test.store.sweep(garbage, &|_| LiveSet::default()).unwrap();
+    test.store.sweep(garbage, &|_| Ok(LiveSet::default())).unwrap();
     assert!(test.store.inspect(&artifact).is_intact());
 }
 
@@ -145,7 +145,7 @@ fn publishing_waits_for_the_end_of_a_sweep() {
             begin.send(()).unwrap();
             std::thread::sleep(Duration::from_millis(30));
             assert!(!publishing.is_finished());
-            LiveSet::default()
+            Ok(LiveSet::default())
         };
         test.store.sweep(garbage, &requested).unwrap();
     });
@@ -163,7 +163,7 @@ fn a_run_resumed_since_the_scan_is_kept_with_its_results() {
     test.journal("old", "one\ntwo\n");
     let requested = |removed: &BTreeSet<String>| {
         assert_eq!(removed.iter().collect::<Vec<_>>(), ["forgotten"]);
-        keys(&[key])
+        Ok(keys(&[key]))
     };
     let swept = test.store.sweep(garbage, &requested).unwrap();
     assert_eq!(swept.runs, 1);
@@ -274,11 +274,11 @@ fn a_runs_own_result_is_kept_when_its_record_was_replaced() {
     test.store.commit(&record).unwrap();
     let needed = LiveSet { artifacts: BTreeSet::from([artifact]), ..keys(&[key]) };
     let garbage = test.store.garbage(&needed, Vec::new(), Duration::ZERO).unwrap();
-    test.store.sweep(garbage, &|_| LiveSet::default()).unwrap();
+    test.store.sweep(garbage, &|_| Ok(LiveSet::default())).unwrap();
     assert!(test.hits(&key) && test.store.inspect(&artifact).is_intact());
     // A run that has requested it in the meantime.
     let garbage = test.store.garbage(&keys(&[key]), Vec::new(), Duration::ZERO).unwrap();
-    test.store.sweep(garbage, &|_| needed.clone()).unwrap();
+    test.store.sweep(garbage, &|_| Ok(needed.clone())).unwrap();
     assert!(test.store.inspect(&artifact).is_intact());
 }
 
@@ -292,6 +292,32 @@ fn nothing_is_swept_while_a_needed_record_is_unreadable() {
     test.store.verify(&mut |_| {}).unwrap();
     test.sweep(&[key], &[]);
     assert_eq!(test.store.inspect(&artifact), Condition::Absent);
+}
+
+#[test]
+fn nothing_is_swept_when_what_the_runs_need_cannot_be_read() {
+    let test = test();
+    let (key, artifact) = test.result("text");
+    let garbage = test.store.garbage(&LiveSet::default(), Vec::new(), Duration::ZERO).unwrap();
+    let unreadable = |_: &BTreeSet<String>| {
+        let (path, run) = (test.store.runs(), "run".to_owned());
+        Err(StoreError::UnreadableRun { path, run, problem: "damaged".into() })
+    };
+    assert!(test.store.sweep(garbage, &unreadable).is_err());
+    assert!(test.hits(&key) && test.store.inspect(&artifact).is_intact());
+}
+
+#[test]
+fn a_folder_that_cannot_be_listed_is_not_taken_for_an_empty_one() {
+    for folder in ["ac", "cas"] {
+        let test = test();
+        test.result("text");
+        let folder = test.store.root().join(folder);
+        std::fs::rename(&folder, folder.with_extension("away")).unwrap();
+        std::fs::write(&folder, "").unwrap();
+        assert!(test.store.garbage(&LiveSet::default(), Vec::new(), Duration::ZERO).is_err());
+        assert!(test.store.verify(&mut |_| {}).is_err());
+    }
 }
 
 #[test]
@@ -332,6 +358,6 @@ fn a_sweep_keeps_an_artifact_that_an_import_relies_on() {
     other.result("text");
     let garbage = other.store.garbage(&LiveSet::default(), Vec::new(), Duration::ZERO).unwrap();
     assert_eq!(one.copy_to(&other, key).unwrap().present, 1);
-    other.store.sweep(garbage, &|_| LiveSet::default()).unwrap();
+    other.store.sweep(garbage, &|_| Ok(LiveSet::default())).unwrap();
     assert!(other.store.inspect(&artifact).is_intact());
 }

@@ -163,7 +163,7 @@ fn take(test: &mut TestStore, model: &mut Model, step: &Step) {
             let keys = LiveSet { keys: keep.iter().map(|name| key(*name)).collect(), ..LiveSet::default() };
             match test.store.garbage(&keys, Vec::new(), Duration::ZERO) {
                 Ok(garbage) => {
-                    test.store.sweep(garbage, &|_| LiveSet::default()).unwrap();
+                    test.store.sweep(garbage, &|_| Ok(LiveSet::default())).unwrap();
                     model.retain(|name, _| keep.contains(name));
                 }
                 // Torn, and nothing is swept.

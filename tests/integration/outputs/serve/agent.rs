@@ -189,6 +189,35 @@ fn a_check_plays_the_exam_at_the_endpoint() {
 }
 
 #[test]
+fn damaged_results_are_neither_served_nor_reported() {
+    let project = Project::with_model(&training_run("group_size = 2"));
+    project.run(&[]);
+    let run = project.runs().pop().unwrap();
+    let serve = ["serve", "--check", "--json"];
+    for (file, name, commands) in [
+        ("update/policy/adapter_model.safetensors", "update.policy", &[&serve[..]][..]),
+        ("exam/episodes.parquet", "exam.episodes", &[&serve, &["episodes", "latest"], &["report"]]),
+        ("exam/verdict.parquet", "exam.verdict", &[&serve, &["report"]]),
+    ] {
+        let stored = std::fs::canonicalize(project.newest().join(file)).unwrap();
+        let mut bytes = std::fs::read(&stored).unwrap();
+        let middle = bytes.len() / 2;
+        bytes[middle] ^= 1;
+        std::fs::remove_file(&stored).unwrap();
+        std::fs::write(&stored, bytes).unwrap();
+        for command in commands {
+            let refused = project.mcprl(command);
+            assert_eq!(refused.code, Some(1), "{command:?}: {}{}", refused.out, refused.err);
+            let text = refused.out + &refused.err;
+            assert!(text.contains(&format!("output {name} of run")), "{command:?}: {text}");
+            assert!(text.contains("is unusable: its bytes changed since it was written"), "{text}");
+        }
+        assert_eq!(project.mcprl(&["resume", &run]).code, Some(0));
+    }
+    assert_eq!(project.mcprl(&serve).code, Some(0));
+}
+
+#[test]
 fn a_client_cancels_a_task_and_its_place_is_free() {
     let project = querying();
     // A server that is never called, so that its calls have no answer.
