@@ -325,8 +325,9 @@ fn is_riddle(variant: &Variant, rule: &AnswerRule, thing: &str) -> bool {
     let is_circle = variant.calls.len() > 1 && variant.place.contains(&format!(" {thing} "));
     let is_searched = variant.place.contains(MATCHING);
     // The sheet with the sheet Parts.
-    let with_itself = [format!(" with the {thing} "), format!(" with {thing} ")];
-    let is_itself = with_itself.iter().any(|with| variant.place.contains(with));
+    let head = variant.place.split(" in ").next().unwrap_or_default();
+    let is_itself =
+        [" with the ", " with "].iter().any(|with| variant.place.contains(&format!("{with}{head} ")));
     is_circle || is_searched || is_itself || key.is_none() && wording::field(field) == thing
 }
 

@@ -98,7 +98,8 @@ pub fn writes(graph: &Graph, profiles: &[ToolProfile], call: usize) -> bool {
 /// A call that changed something as a request in the words of its tool's description, and what is said when it is done.
 pub fn request(profile: &ToolProfile, seen: &SuccessfulCall) -> Option<(String, String)> {
     let request = request_of(&profile.description);
-    if request.is_empty() || seen.args.iter().any(|arg| arg.shown.len() > 200) {
+    // What names its parameters is no sentence of a person.
+    if request.is_empty() || request.contains('`') || seen.args.iter().any(|arg| arg.shown.len() > 200) {
         return None;
     }
     let text = match seen.args.as_slice() {

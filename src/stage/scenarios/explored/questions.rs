@@ -406,6 +406,9 @@ impl<'g> Context<'_, 'g> {
     fn things_of(&self, list: &List, noun: &str, way: &Way) -> String {
         let seen = self.seen();
         let mut text = words::plural(noun);
+        if let Some(one) = way.one.as_ref().filter(|_| !list.records.is_empty()) {
+            text = templates::with_owner(&text, noun, one);
+        }
         for (place, (part, arg)) in self.parts.iter().zip(&seen.args).enumerate() {
             let instead = way.instead.as_ref().filter(|(other, _)| *other == place);
             let value =
@@ -434,10 +437,7 @@ impl<'g> Context<'_, 'g> {
         if let Some(quality) = self.things.quality(seen.tool, &list.name) {
             text = format!("{text} with {quality}");
         }
-        match &way.one {
-            Some(one) if !list.records.is_empty() => templates::with_owner(&text, noun, one),
-            _ => text,
-        }
+        text
     }
 
     fn of_several(&self, list: &List, way: &Way) -> Vec<Question> {

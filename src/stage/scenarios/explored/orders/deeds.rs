@@ -178,7 +178,9 @@ pub fn things(graph: &Graph, profiles: &[ToolProfile]) -> Vec<Things> {
             things.records.iter().filter_map(|record| value_of(record, &things.key)).collect();
         let mut getters: BTreeMap<usize, String> = BTreeMap::new();
         for seen in graph.seen.iter().filter(|seen| changes::reads(&profiles[seen.tool])) {
+            // A search for a key may find nothing.
             if let [arg] = seen.args.as_slice()
+                && !is_query(&arg.name)
                 && arg.leaf.as_deref().is_some_and(|leaf| keys.contains(leaf))
                 && !graph.is_random(seen.tool)
             {
@@ -748,6 +750,7 @@ mod tests {
         let profiles = [
             profile("day", "Events of a day.", &text("date")),
             profile("event_details", "One event.", &text("event_id")),
+            profile("find_events", "Search in titles.", &text("query")),
         ];
         let mut graph = Graph::default();
         for (date, ids) in [("2027-03-10", ["ev1", "ev2"]), ("2027-03-11", ["ev3", "ev4"])] {
@@ -755,6 +758,7 @@ mod tests {
             add(&mut graph, &profiles, 0, &json!({"date": date}), &json!({"events": events}));
         }
         add(&mut graph, &profiles, 1, &json!({"event_id": "ev1"}), &json!({"room": "Fjord", "seats": 6}));
+        add(&mut graph, &profiles, 2, &json!({"query": "ev1"}), &json!({"events": []}));
         let things = things(&graph, &profiles);
         let [events] = &things[..] else { panic!("{things:#?}") };
         assert_eq!((events.noun.as_str(), events.records.len(), events.is_whole), ("event", 4, false));
