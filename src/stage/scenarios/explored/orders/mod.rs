@@ -212,19 +212,7 @@ impl<'g> Orders<'g> {
         let mut found = Vec::new();
         for (trial, outcomes) in trials.into_iter().zip(first) {
             let varying = self.varying.get(&trial.order.tool).cloned().unwrap_or_default();
-            eprintln!(
-                "DBG {} | {:?} | {}",
-                trial.order.task,
-                trial.order.kind,
-                outcomes
-                    .iter()
-                    .map(|o| format!("[{} {}]", o.is_error, o.text.chars().take(90).collect::<String>()))
-                    .collect::<String>()
-            );
-            let Some(states) = states(&trial, &outcomes, &self.before, varying, &now) else {
-                eprintln!("DBG none");
-                continue;
-            };
+            let Some(states) = states(&trial, &outcomes, &self.before, varying, &now) else { continue };
             let (target, tool) = (trial.order.target, trial.order.tool);
             let made = candidate(trial.order, &outcomes, states, self.profiles);
             let works = made.as_ref().is_some_and(|(_, is_refused)| !is_refused);
