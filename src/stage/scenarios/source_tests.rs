@@ -313,8 +313,8 @@ async fn a_server_without_a_safe_tool_gives_no_task() {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_frozen_held_out_set_is_the_same_or_refused() {
     let demo = Demo::start().await;
-    let digest = split::digest(&explored_once().await.heldout).to_string();
-    let mut params = explored();
+    let mut params = json!({"source": "explored", "explore_calls": 40, "tasks": 40});
+    let digest = split::digest(&stage(&demo, params.clone()).await.unwrap().heldout).to_string();
     params["heldout_digest"] = digest.into();
     stage(&demo, params.clone()).await.unwrap();
     params["split_by"] = "family".into();
