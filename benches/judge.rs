@@ -81,7 +81,7 @@ fn tables(folder: &Path, groups: usize, size: usize) {
             id: format!("{group}/{member}"),
             scenario_id: format!("s{group}"),
             policy: "p".into(),
-            messages: messages.to_string(),
+            messages: serde_json::from_value(messages).unwrap(),
             tokens: vec![1; 300],
             sampled: vec![true; 300],
             logprobs: vec![0.0; 300],

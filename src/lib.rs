@@ -55,7 +55,12 @@ use mcprl_base::{
     answer, child, document, guide, hash, json, net, program, progress, random, reference, secret, text,
     usage,
 };
-use {mcprl_chat as chat, mcprl_engine as engine, mcprl_store as store};
+use mcprl_judge::llm;
+use mcprl_tasks::{offered, recorded};
+use {
+    mcprl_chat as chat, mcprl_engine as engine, mcprl_judge as judge, mcprl_store as store,
+    mcprl_tasks as tasks,
+};
 
 pub mod demo;
 pub mod eval;
@@ -67,15 +72,11 @@ mod agent;
 mod exec;
 mod grpo;
 mod hub;
-mod judge;
-mod llm;
-mod offered;
 mod openai;
 mod plan;
 mod report;
 mod serve;
 mod stage;
-mod traces;
 mod track;
 mod ui;
 mod view;

@@ -21,21 +21,20 @@ from inspect_ai.tool import ToolCall, ToolCallError
 
 
 def message(spoken):
-    role, text = spoken["role"], spoken.get("content") or ""
+    role, text = spoken["role"], spoken["text"]
     if role == "tool":
-        error = ToolCallError("unknown", text) if spoken.get("is_error") else None
-        return ChatMessageTool(content=text, error=error, tool_call_id=spoken.get("tool_call_id"))
+        error = ToolCallError("unknown", text) if spoken["result"]["error"] else None
+        return ChatMessageTool(content=text, error=error, tool_call_id=spoken["result"]["call_id"])
     if role != "assistant":
         return {"system": ChatMessageSystem, "user": ChatMessageUser}[role](content=text)
-    if spoken.get("reasoning_content"):
-        text = [ContentReasoning(reasoning=spoken["reasoning_content"]), ContentText(text=text)]
-    calls = [(call["id"], call["function"]) for call in spoken.get("tool_calls", [])]
-    calls = [ToolCall(id, function["name"], function["arguments"]) for id, function in calls]
+    if spoken["reasoning"]:
+        text = [ContentReasoning(reasoning=spoken["reasoning"]), ContentText(text=text)]
+    calls = [ToolCall(call["id"], call["name"], json.loads(call["arguments"])) for call in spoken["calls"]]
     return ChatMessageAssistant(content=text, tool_calls=calls or None)
 
 
 def sample(row, answers, first):
-    messages = [message(spoken) for spoken in json.loads(row["messages"])]
+    messages = [message(spoken) for spoken in row["messages"]]
     right = {None: None, True: "C", False: "I"}[row["correct"]]
     return EvalSample(
         id=row["scenario_id"],

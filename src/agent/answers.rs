@@ -1,16 +1,17 @@
 //! The answers to the calls of a turn: results of the server, and errors of mcprl.
 
-use serde_json::{Map, Value, json};
+use serde_json::{Map, Value};
 
 use super::{
-    dialogue::{History, Hooks, LostCall, Refusal, Server, Turned},
+    dialogue::{Hooks, LostCall, Refusal, ToolServer, Turned},
+    history::History,
     repeats::{self, Repeats},
     settings::AgentSettings,
     toolbox::{Action, Toolbox},
 };
 use crate::{
     chat::ToolCall,
-    data::{CallError, result_view},
+    data::{CallError, CallResult, Message, Role, result_view},
 };
 
 /// Answers the calls of a turn in order, and adds the answers to the history.
@@ -25,68 +26,58 @@ pub(super) struct Answers<'a, S, H> {
 }
 
 /// What the policy gets for a call.
-struct Answer {
+struct SeenResult {
     text: String,
     error: Option<CallError>,
     /// Size of the whole result if the text is a part of it.
-    bytes: Option<usize>,
+    bytes: Option<u64>,
     /// The arguments that were sent, if they were changed.
     arguments: Option<Map<String, Value>>,
 }
 
-impl Answer {
+impl SeenResult {
     fn error(error: CallError, why: &str) -> Self {
         Self { text: format!("error: {why}"), error: Some(error), bytes: None, arguments: None }
     }
 }
 
-impl<S: Server, H: Hooks> Answers<'_, S, H> {
-    /// The texts of the results. `Err` if one of the calls ends the turn.
+impl<S: ToolServer, H: Hooks> Answers<'_, S, H> {
+    /// Adds a message for each call. `Err` if one of the calls ends the turn.
     pub async fn calls(
         &mut self,
         calls: Vec<Result<ToolCall, String>>,
         ids: &[String],
-    ) -> Result<Vec<String>, Turned> {
+    ) -> Result<(), Turned> {
         self.history.parse_failures += u32::from(calls.iter().any(Result::is_err));
-        let mut results = Vec::with_capacity(calls.len());
         for (call, id) in calls.into_iter().zip(ids) {
             let (name, written) = call
                 .as_ref()
                 .map_or_else(|_| Default::default(), |call| (call.name.clone(), call.arguments.clone()));
-            let Answer { text, error, bytes, arguments } = match call {
+            let SeenResult { text, error, bytes, arguments } = match call {
                 Ok(call) => self.call(call).await?,
                 Err(why) => {
-                    Answer::error(CallError::Unparsable, &format!("the tool call is malformed: {why}"))
+                    SeenResult::error(CallError::Unparsable, &format!("the tool call is malformed: {why}"))
                 }
             };
             let is_own = error.is_some_and(|error| error != CallError::Tool);
-            let mut message = json!({"role": "tool", "tool_call_id": id, "name": name, "content": text});
-            if let Some(error) = error {
-                message["is_error"] = true.into();
-                message["error"] = error.name().into();
-            }
-            if let Some(bytes) = bytes {
-                message["bytes"] = bytes.into();
-            }
-            let repeated = (name.as_str(), arguments.as_ref().unwrap_or(&written));
+            let result = CallResult { call_id: id.clone(), error, bytes, repeats: None, arguments };
+            let mut message =
+                Message { name: Some(name), result: Some(result), ..Message::new(Role::Tool, text) };
             if self.settings.repeats == Repeats::Tell
                 && !is_own
-                && repeats::is_repeated(&self.history.messages, repeated, &message)
+                && repeats::is_repeated(&self.history.messages, &written, &message)
+                && let Some(result) = &mut message.result
             {
-                message["content"] = repeats::told(&text, self.toolbox.completes()).into();
-                message[repeats::REPEATS] = bytes.unwrap_or(text.len()).into();
+                result.repeats = Some(bytes.unwrap_or(message.text.len() as u64));
+                message.text = repeats::told(&message.text, self.toolbox.completes());
             }
-            if let Some(arguments) = arguments {
-                message["arguments"] = arguments.into();
-            }
-            results.push(message["content"].as_str().unwrap_or_default().to_owned());
             self.history.messages.push(message);
             self.hooks.answered(&self.history.messages);
         }
-        Ok(results)
+        Ok(())
     }
 
-    async fn call(&mut self, call: ToolCall) -> Result<Answer, Turned> {
+    async fn call(&mut self, call: ToolCall) -> Result<SeenResult, Turned> {
         let (wire_name, arguments) = match self.toolbox.action(&call) {
             Action::Complete { answer } => return Err(Turned::Completed(answer)),
             Action::Refuse(error, why) => return Ok(self.refuse(error, &why)),
@@ -113,11 +104,11 @@ impl<S: Server, H: Hooks> Answers<'_, S, H> {
         let whole = outcome.text.len();
         let (text, is_clipped) = result_view(outcome.text, self.settings.result_chars);
         let error = outcome.is_error.then_some(CallError::Tool);
-        Ok(Answer { text, error, bytes: is_clipped.then_some(whole), arguments: changed })
+        Ok(SeenResult { text, error, bytes: is_clipped.then_some(whole as u64), arguments: changed })
     }
 
-    fn refuse(&mut self, error: CallError, why: &str) -> Answer {
+    fn refuse(&mut self, error: CallError, why: &str) -> SeenResult {
         self.history.tool_errors += 1;
-        Answer::error(error, why)
+        SeenResult::error(error, why)
     }
 }

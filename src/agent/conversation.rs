@@ -10,20 +10,22 @@
 //! conversation then continues from the user's last message as if nothing had followed it. Calls that a server answered stay
 //! counted, because they were made.
 
-use std::{future::Future, pin::pin, sync::Arc};
+use std::{pin::pin, sync::Arc};
 
-use serde_json::{Value, json};
 use tokio::sync::mpsc::unbounded_channel;
 
 use super::{
     answers::Answers,
-    dialogue::{Dialogue, History, Hooks, Server, Turned},
+    dialogue::{Dialogue, Hooks, ToolServer, Turned},
+    history::History,
+    policy::PolicyHandle,
     settings::AgentSettings,
     toolbox::Toolbox,
 };
 use crate::{
-    chat::{CallForm, Chat, ChatError, Prompt, RewrittenHistory, Turn},
-    engine::{EngineError, Sampled, Sequence, Stop, TokenSender},
+    chat::{CallForm, Chat, ChatError, Prompt, RewrittenHistory, ToolCall, Turn},
+    data::{Message, MessageCall},
+    engine::{EngineError, Sampled, Stop},
     error::Result as AnyResult,
 };
 
@@ -34,43 +36,10 @@ pub struct Agent {
     pub settings: AgentSettings,
 }
 
-/// Samples the policy's turns: the engine, or a script in tests.
-pub trait PolicyHandle: Send {
-    /// Appends tokens to the conversation, then samples until a token of `stop` or `max_new` tokens. Sends each to `tokens`.
-    /// The first turn appends nothing, because the conversation starts with its prompt. If the future is dropped, nothing
-    /// has changed.
-    fn turn(
-        &mut self,
-        append: &[u32],
-        stop: &[u32],
-        max_new: usize,
-        tokens: Option<TokenSender>,
-    ) -> impl Future<Output = Result<Sampled, EngineError>> + Send;
-
-    /// Continues from another prompt, given in pieces as in [`PromptTokens`].
-    fn reopen(&mut self, pieces: Vec<Arc<[u32]>>);
-}
-
-impl PolicyHandle for Sequence {
-    async fn turn(
-        &mut self,
-        append: &[u32],
-        stop: &[u32],
-        max_new: usize,
-        tokens: Option<TokenSender>,
-    ) -> Result<Sampled, EngineError> {
-        self.streamed_turn(append, stop, max_new, tokens).await
-    }
-
-    fn reopen(&mut self, pieces: Vec<Arc<[u32]>>) {
-        Sequence::reopen(self, pieces);
-    }
-}
-
 /// The prompt of a conversation, as messages and as tokens, split where sharing ends.
 #[derive(Debug, Clone)]
 pub struct PromptTokens {
-    messages: Vec<Value>,
+    messages: Vec<Message>,
     /// The prompt's tokens.
     pub pieces: Vec<Arc<[u32]>>,
 }
@@ -82,7 +51,7 @@ impl PromptTokens {
     /// If the template cannot write the task.
     pub fn new(chat: &Chat, task: &str) -> Result<Self, ChatError> {
         let Prompt { shared, task: own } = chat.prompt(task)?;
-        let messages = with_system(chat.system(), vec![json!({"role": "user", "content": task})]);
+        let messages = with_system(chat.system(), vec![Message::user(task)]);
         let (task, header) = own.split_at(own.len() - chat.header_len(&own));
         let pieces = [&shared, task, header].into_iter().filter(|piece| !piece.is_empty());
         let pieces = pieces.map(Arc::from).collect();
@@ -94,9 +63,9 @@ impl PromptTokens {
     ///
     /// # Errors
     /// If the template refuses the conversation.
-    pub fn of_messages(chat: &Chat, said: &[Value]) -> Result<Self, ChatError> {
+    pub fn of_messages(chat: &Chat, said: &[Message]) -> Result<Self, ChatError> {
         let messages = with_system(chat.system(), said.to_vec());
-        let pieces = chat.conversation(&messages)?;
+        let pieces = chat.conversation(&messages.iter().map(Message::json).collect::<Vec<_>>())?;
         Ok(Self { messages, pieces })
     }
 }
@@ -182,44 +151,6 @@ impl<P: PolicyHandle> Conversation<P> {
             self.policy.reopen(pieces);
         }
     }
-
-    /// The context after the last turn and these tokens, of its results or of a message.
-    fn next_context(&self, results: Vec<u32>) -> Next {
-        let row = self.history.row();
-        let (before, sampled) = row.split_at(row.len() - self.last_turn);
-        let Some(RewrittenHistory { kept, turn, header }) =
-            self.agent.chat.rewritten(before, sampled, &results)
-        else {
-            return Next::Append(results);
-        };
-        // Pieces that are kept whole are not recomputed.
-        let mut end = 0;
-        let is_kept = |piece: &&Arc<[u32]>| {
-            end += piece.len();
-            end <= kept
-        };
-        let mut pieces: Vec<Arc<[u32]>> = self.prompt_pieces.iter().take_while(is_kept).cloned().collect();
-        let whole: usize = pieces.iter().map(|piece| piece.len()).sum();
-        pieces.push([&before[whole..kept], &turn].concat().into());
-        pieces.extend((!header.is_empty()).then(|| header.into()));
-        Next::Reopen(pieces)
-    }
-
-    /// Adds a turn to the messages, with its calls that can be read. If there are others, its text is all that was written.
-    fn record_turn(&mut self, tokens: &[u32], turn: &Turn) {
-        let calls = turn.calls.iter().zip(&turn.ids).zip(&turn.forms);
-        let read = calls.filter_map(|((call, id), form)| Some((id.as_str(), call.as_ref().ok()?, *form)));
-        let loose = read.clone().filter(|(_, _, form)| *form != CallForm::Template).count();
-        self.history.loose_calls += loose as u32;
-        // Without the end-of-turn token, which the template writes.
-        let written = turn.calls.iter().any(Result::is_err).then(|| self.agent.chat.written(tokens));
-        let (text, reasoning) = match &written {
-            Some(written) => (written, None),
-            None => (&turn.text, turn.reasoning.as_deref()),
-        };
-        let read = read.map(|(id, call, form)| (id, json!(call), form));
-        self.history.messages.push(assistant_message(text, reasoning, read));
-    }
 }
 
 impl<P: PolicyHandle> Dialogue for Conversation<P> {
@@ -255,7 +186,7 @@ impl<P: PolicyHandle> Dialogue for Conversation<P> {
         let next = match self.next.take() {
             // Results that the agent has not seen: it says nothing about them.
             Some(mut next) => {
-                self.history.messages.push(json!({"role": "assistant", "content": ""}));
+                self.history.messages.push(Message::assistant("", Vec::new()));
                 match &mut next {
                     Next::Append(results) => results.extend(behind_end()),
                     Next::Reopen(pieces) => pieces.push(behind_end().collect()),
@@ -268,14 +199,14 @@ impl<P: PolicyHandle> Dialogue for Conversation<P> {
             },
         };
         self.next = Some(next);
-        self.history.messages.push(json!({"role": "user", "content": text}));
+        self.history.messages.push(Message::user(text));
         true
     }
 
     /// Without a message to answer, the agent writes nothing.
     async fn turn<H: Hooks>(
         &mut self,
-        server: &impl Server,
+        server: &impl ToolServer,
         hooks: &mut H,
         max_tokens: usize,
         max_calls: usize,
@@ -286,53 +217,19 @@ impl<P: PolicyHandle> Dialogue for Conversation<P> {
                 self.say(&text);
             }
         }
-        let agent = self.agent.clone();
-        let budget = max_tokens.min(agent.settings.max_turn_tokens);
-        if budget == 0 {
-            return Ok(Turned::NoRoom);
-        }
-        let delta = match &self.next {
-            None => return Ok(Turned::Text(String::new())),
-            Some(Next::Append(delta)) => delta.as_slice(),
-            Some(Next::Reopen(pieces)) => {
-                self.policy.reopen(pieces.clone());
-                &[]
-            }
-        };
-        self.is_finished = false;
-        let sampled = match sample(&mut self.policy, delta, agent.chat.stop(), budget, hooks).await {
+        let sampled = match self.sample_turn(hooks, max_tokens).await? {
             Ok(sampled) => sampled,
-            Err(EngineError::Context { .. }) => {
-                self.is_finished = true;
-                return Ok(Turned::NoRoom);
-            }
-            Err(error) => return Err(error.into()),
+            Err(turned) => return Ok(turned),
         };
-        match self.next.take() {
-            None => {}
-            Some(Next::Append(delta)) => self.history.append(&delta),
-            Some(Next::Reopen(pieces)) => {
-                self.history.row_starts.push(self.history.tokens.len());
-                self.history.append(&pieces.concat());
-                self.prompt_pieces = pieces;
-            }
-        }
-        let turn = agent.chat.parse(self.history.row(), &sampled.tokens);
-        self.history.append_turn(&sampled);
-        self.last_turn = sampled.tokens.len();
-        self.record_turn(&sampled.tokens, &turn);
+        let Turn { text, calls, ids, .. } = self.record_turn(&sampled);
         let turned = if sampled.stop != Stop::Token {
             Turned::Cut { tokens: sampled.tokens.len() }
-        } else if turn.calls.is_empty() {
-            Turned::Text(turn.text)
+        } else if calls.is_empty() {
+            Turned::Text(text)
         } else {
-            let (toolbox, settings) = (&agent.toolbox, &agent.settings);
-            let history = &mut self.history;
-            let mut answers = Answers { toolbox, settings, max_calls, history, server, hooks };
-            match answers.calls(turn.calls, &turn.ids).await {
-                Ok(results) => {
-                    let results = agent.chat.results(&turn.ids, &results);
-                    self.next = Some(self.next_context(results));
+            match self.answer_calls(calls, &ids, server, hooks, max_calls).await {
+                Ok(()) => {
+                    self.prepare_context(&ids);
                     Turned::Called
                 }
                 Err(turned) => turned,
@@ -343,34 +240,122 @@ impl<P: PolicyHandle> Dialogue for Conversation<P> {
     }
 }
 
-/// A turn of the agent, with the id, the function and the form of each of its calls.
-pub(super) fn assistant_message<'c>(
-    text: &str,
-    reasoning: Option<&str>,
-    calls: impl Iterator<Item = (&'c str, Value, CallForm)>,
-) -> Value {
-    let mut message = json!({"role": "assistant", "content": text});
-    if let Some(reasoning) = reasoning {
-        message["reasoning_content"] = reasoning.into();
-    }
-    let call = |(id, function, form): (&str, Value, CallForm)| {
-        let mut call = json!({"id": id, "type": "function", "function": function});
-        if form != CallForm::Template {
-            call["form"] = form.name().into();
+/// The steps of a turn, in their order.
+impl<P: PolicyHandle> Conversation<P> {
+    /// Samples in the next context, which stays the next until the turn is recorded. `Err` if nothing can be sampled.
+    async fn sample_turn<H: Hooks>(
+        &mut self,
+        hooks: &mut H,
+        max_tokens: usize,
+    ) -> AnyResult<Result<Sampled, Turned>> {
+        let Agent { chat, settings, .. } = &*self.agent;
+        let budget = max_tokens.min(settings.max_turn_tokens);
+        if budget == 0 {
+            return Ok(Err(Turned::NoRoom));
         }
-        call
-    };
-    let calls: Vec<Value> = calls.map(call).collect();
-    if !calls.is_empty() {
-        message["tool_calls"] = calls.into();
+        let delta = match &self.next {
+            None => return Ok(Err(Turned::Text(String::new()))),
+            Some(Next::Append(delta)) => delta.as_slice(),
+            Some(Next::Reopen(pieces)) => {
+                self.policy.reopen(pieces.clone());
+                &[]
+            }
+        };
+        self.is_finished = false;
+        match sample(&mut self.policy, delta, chat.stop(), budget, hooks).await {
+            Ok(sampled) => Ok(Ok(sampled)),
+            Err(EngineError::Context { .. }) => {
+                self.is_finished = true;
+                Ok(Err(Turned::NoRoom))
+            }
+            Err(error) => Err(error.into()),
+        }
     }
-    message
+
+    /// Adds the context and the turn that was sampled in it to the history.
+    fn record_turn(&mut self, sampled: &Sampled) -> Turn {
+        match self.next.take() {
+            None => {}
+            Some(Next::Append(delta)) => self.history.append(&delta),
+            Some(Next::Reopen(pieces)) => {
+                self.history.row_starts.push(self.history.tokens.len());
+                self.history.append(&pieces.concat());
+                self.prompt_pieces = pieces;
+            }
+        }
+        let turn = self.agent.chat.parse(self.history.row(), &sampled.tokens);
+        self.history.append_turn(sampled);
+        self.last_turn = sampled.tokens.len();
+        self.record_message(&sampled.tokens, &turn);
+        turn
+    }
+
+    /// Adds a turn to the messages, with its calls that can be read. If there are others, its text is all that was written.
+    fn record_message(&mut self, tokens: &[u32], turn: &Turn) {
+        let calls = turn.calls.iter().zip(&turn.ids).zip(&turn.forms);
+        let read =
+            calls.filter_map(|((call, id), form)| Some(MessageCall::new(id, call.clone().ok()?, *form)));
+        let read: Vec<MessageCall> = read.collect();
+        let loose = read.iter().filter(|call| call.form != CallForm::Template).count();
+        self.history.loose_calls += loose as u32;
+        // Without the end-of-turn token, which the template writes.
+        let written = turn.calls.iter().any(Result::is_err).then(|| self.agent.chat.written(tokens));
+        let (text, reasoning) = match &written {
+            Some(written) => (written, None),
+            None => (&turn.text, turn.reasoning.clone()),
+        };
+        self.history.messages.push(Message { reasoning, ..Message::assistant(text, read) });
+    }
+
+    /// Adds a message for each call to the history. `Err` if one of the calls ends the turn.
+    async fn answer_calls<H: Hooks>(
+        &mut self,
+        calls: Vec<Result<ToolCall, String>>,
+        ids: &[String],
+        server: &impl ToolServer,
+        hooks: &mut H,
+        max_calls: usize,
+    ) -> Result<(), Turned> {
+        let Agent { toolbox, settings, .. } = &*self.agent;
+        let history = &mut self.history;
+        Answers { toolbox, settings, max_calls, history, server, hooks }.calls(calls, ids).await
+    }
+
+    /// The next turn is sampled behind the answers to the calls with these ids, which are the last messages.
+    fn prepare_context(&mut self, ids: &[String]) {
+        let messages = &self.history.messages;
+        let answers = &messages[messages.len() - ids.len()..];
+        let results: Vec<String> = answers.iter().map(|answer| answer.text.clone()).collect();
+        self.next = Some(self.next_context(self.agent.chat.results(ids, &results)));
+    }
+
+    /// The context after the last turn and these tokens, of its results or of a message.
+    fn next_context(&self, results: Vec<u32>) -> Next {
+        let row = self.history.row();
+        let (before, sampled) = row.split_at(row.len() - self.last_turn);
+        let Some(RewrittenHistory { kept, turn, header }) =
+            self.agent.chat.rewritten(before, sampled, &results)
+        else {
+            return Next::Append(results);
+        };
+        // Pieces that are kept whole are not recomputed.
+        let mut end = 0;
+        let is_kept = |piece: &&Arc<[u32]>| {
+            end += piece.len();
+            end <= kept
+        };
+        let mut pieces: Vec<Arc<[u32]>> = self.prompt_pieces.iter().take_while(is_kept).cloned().collect();
+        let whole: usize = pieces.iter().map(|piece| piece.len()).sum();
+        pieces.push([&before[whole..kept], &turn].concat().into());
+        pieces.extend((!header.is_empty()).then(|| header.into()));
+        Next::Reopen(pieces)
+    }
 }
 
 /// These messages behind the system prompt, if there is one.
-pub(super) fn with_system(system: &str, mut messages: Vec<Value>) -> Vec<Value> {
+pub(super) fn with_system(system: &str, mut messages: Vec<Message>) -> Vec<Message> {
     if !system.is_empty() {
-        messages.insert(0, json!({"role": "system", "content": system}));
+        messages.insert(0, Message::system(system));
     }
     messages
 }

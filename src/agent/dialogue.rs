@@ -1,20 +1,19 @@
-//! The turns of an agent and the messages of a user, whatever the policy is: what was said and done, who answers its calls, and
-//! who follows and decides.
+//! The turns of an agent and the messages of a user, whatever the policy is: who answers its calls, and who follows and decides.
 
 use std::future::Future;
 
 use serde_json::{Map, Value};
 
+use super::history::History;
 use crate::{
     chat::ToolCall,
-    data::CallError,
-    engine::Sampled,
+    data::{CallError, Message},
     error::Result as AnyResult,
     mcp::{McpError, Outcome, Session},
 };
 
 /// Answers tool calls: an MCP session, or a script in tests.
-pub trait Server: Sync {
+pub trait ToolServer: Sync {
     /// Prepares a call of a tool.
     fn ready(&self, _name: &str) -> impl Future<Output = Result<(), McpError>> + Send {
         async { Ok(()) }
@@ -34,7 +33,7 @@ pub trait Server: Sync {
     ) -> impl Future<Output = Result<Outcome, McpError>> + Send;
 }
 
-impl Server for Session {
+impl ToolServer for Session {
     async fn call(&self, name: &str, arguments: Map<String, Value>) -> Result<Outcome, McpError> {
         Session::call(self, name, arguments).await
     }
@@ -69,60 +68,12 @@ pub trait Hooks: Send {
     }
 
     /// A call was answered with the last of these, [`History::messages`].
-    fn answered(&mut self, _messages: &[Value]) {}
+    fn answered(&mut self, _messages: &[Message]) {}
 }
 
 /// Why a call is not made.
 #[derive(Debug)]
 pub struct Refusal(pub CallError, pub String);
-
-/// What was said and done. `tokens`, `sampled` and `logprobs` have equal length.
-#[derive(Debug, Default)]
-pub struct History {
-    /// The conversation as a template expects it: {role, content, tool_calls?}, with ids on calls and results. A result also
-    /// has `is_error` and `error` (a [`CallError`]) if the call failed, `bytes` (of the whole result) if it is clipped, and
-    /// `arguments` if they were changed, and `repeats` if `content` says that it is the same as before. A call of tokens that could not be parsed is not among `tool_calls`; `content` is then the
-    /// whole turn as it was written.
-    pub messages: Vec<Value>,
-    pub tokens: Vec<u32>,
-    /// True if the policy sampled the token.
-    pub sampled: Vec<bool>,
-    /// Natural log-probability of each sampled token; 0 for other tokens.
-    pub logprobs: Vec<f32>,
-    /// Starts of further rows, as in [`Trajectory::row_starts`](crate::data::Trajectory::row_starts).
-    pub row_starts: Vec<usize>,
-    pub turns: u32,
-    /// Names of the tools whose calls reached the server, in order.
-    pub tools: Vec<String>,
-    /// Calls that returned an error, from the server or from mcprl.
-    pub tool_errors: u32,
-    /// Turns with a call that could not be parsed.
-    pub parse_failures: u32,
-    /// Calls that are not in the form of the chat template.
-    pub loose_calls: u32,
-    /// Tokens that an endpoint counts as sampled, where there are no tokens.
-    pub counted_tokens: Option<usize>,
-}
-
-impl History {
-    /// The current row, to which turns are appended.
-    pub(super) fn row(&self) -> &[u32] {
-        &self.tokens[self.row_starts.last().copied().unwrap_or(0)..]
-    }
-
-    pub(super) fn append(&mut self, given: &[u32]) {
-        self.tokens.extend(given);
-        self.sampled.resize(self.tokens.len(), false);
-        self.logprobs.resize(self.tokens.len(), 0.0);
-    }
-
-    pub(super) fn append_turn(&mut self, turn: &Sampled) {
-        self.turns += 1;
-        self.tokens.extend(&turn.tokens);
-        self.sampled.resize(self.tokens.len(), true);
-        self.logprobs.extend(&turn.logprobs);
-    }
-}
 
 /// How a turn of the agent ended.
 #[derive(Debug)]
@@ -173,7 +124,7 @@ pub trait Dialogue: Send {
     /// Only if the engine or the endpoint fails.
     fn turn<H: Hooks>(
         &mut self,
-        server: &impl Server,
+        server: &impl ToolServer,
         hooks: &mut H,
         max_tokens: usize,
         max_calls: usize,

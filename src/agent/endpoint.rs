@@ -6,18 +6,20 @@
 
 use std::{pin::pin, sync::Arc};
 
-use serde_json::{Value, json};
+use serde_json::Value;
 use tokio::sync::mpsc::unbounded_channel;
 
 use super::{
     answers::Answers,
-    conversation::{assistant_message, with_system},
-    dialogue::{Dialogue, History, Hooks, Server, Turned},
+    conversation::with_system,
+    dialogue::{Dialogue, Hooks, ToolServer, Turned},
+    history::History,
     settings::AgentSettings,
     toolbox::Toolbox,
 };
 use crate::{
-    chat::{CallForm, ToolCall, declared, in_openai_form, turn_of_text},
+    chat::{CallForm, ToolCall, declared, turn_of_text},
+    data::{CallResult, Message, MessageCall},
     error::Result as AnyResult,
     llm::{Added, ChatReply, ChatTurn, Client, WrittenCall},
 };
@@ -51,7 +53,7 @@ pub struct EndpointConversation {
 impl EndpointConversation {
     /// Starts a conversation with this message of the user.
     pub fn new(agent: Arc<EndpointAgent>, text: &str, sampling: EndpointSampling) -> Self {
-        let messages = with_system(&agent.system, vec![json!({"role": "user", "content": text})]);
+        let messages = with_system(&agent.system, vec![Message::user(text)]);
         let asked = messages.len();
         let history = History { messages, counted_tokens: Some(0), ..History::default() };
         Self { agent, sampling, history, asked, is_finished: true, context: (0, 0) }
@@ -73,10 +75,11 @@ impl EndpointConversation {
         }
         let form = if is_loose { CallForm::Tags } else { CallForm::Template };
         let calls = reply.calls.iter().map(|call| {
-            let arguments = call.arguments.clone().unwrap_or_default();
-            (call.id.as_str(), json!({"name": call.name, "arguments": arguments}), form)
+            let (id, name) = (call.id.clone(), call.name.clone());
+            MessageCall { id, name, arguments: call.arguments.clone().unwrap_or_default(), form }
         });
-        self.history.messages.push(assistant_message(&reply.text, reply.reasoning.as_deref(), calls));
+        let message = Message::assistant(&reply.text, calls.collect());
+        self.history.messages.push(Message { reasoning: reply.reasoning.clone(), ..message });
         let (prompt, completion) = match reply.tokens {
             Some(count) => (count.prompt as usize, count.completion as usize),
             None => (estimate(&self.history.messages), estimate(self.history.messages.last())),
@@ -87,8 +90,8 @@ impl EndpointConversation {
 }
 
 /// Tokens of messages that nobody has counted.
-fn estimate<'m>(messages: impl IntoIterator<Item = &'m Value>) -> usize {
-    messages.into_iter().map(|message| message.to_string().len()).sum::<usize>().div_ceil(4)
+fn estimate<'m>(messages: impl IntoIterator<Item = &'m Message>) -> usize {
+    messages.into_iter().map(|message| message.json().to_string().len()).sum::<usize>().div_ceil(4)
 }
 
 /// Takes calls out of the text of a reply. False if there are none.
@@ -107,19 +110,15 @@ fn read_calls(reply: &mut ChatReply, tools: &[Value]) -> bool {
     true
 }
 
-/// A message without what an endpoint does not take: reasoning, and mcprl's notes on results.
-fn on_the_wire(message: &Value) -> Value {
-    let mut message = in_openai_form(message);
-    if let Some(message) = message.as_object_mut() {
-        message.remove("reasoning_content");
-        for call in message.get_mut("tool_calls").and_then(Value::as_array_mut).into_iter().flatten() {
-            call.as_object_mut().and_then(|call| call.remove("form"));
-        }
-        if message["role"] == "tool" {
-            message.retain(|key, _| matches!(key.as_str(), "role" | "tool_call_id" | "content"));
-        }
+/// A message without what an endpoint does not take: reasoning, and mcprl's notes on calls and results.
+fn on_the_wire(message: &Message) -> Value {
+    let mut message = Message { reasoning: None, ..message.clone() };
+    message.calls.iter_mut().for_each(|call| call.form = CallForm::Template);
+    if let Some(CallResult { call_id, .. }) = message.result.take() {
+        message.result = Some(CallResult { call_id, ..CallResult::default() });
+        message.name = None;
     }
-    message
+    message.openai()
 }
 
 impl Dialogue for EndpointConversation {
@@ -145,14 +144,14 @@ impl Dialogue for EndpointConversation {
             self.truncate(self.asked - 1);
             self.is_finished = true;
         }
-        self.history.messages.push(json!({"role": "user", "content": text}));
+        self.history.messages.push(Message::user(text));
         self.asked = self.history.messages.len();
         true
     }
 
     async fn turn<H: Hooks>(
         &mut self,
-        server: &impl Server,
+        server: &impl ToolServer,
         hooks: &mut H,
         max_tokens: usize,
         max_calls: usize,
@@ -212,7 +211,7 @@ impl Dialogue for EndpointConversation {
             let history = &mut self.history;
             let mut answers = Answers { toolbox, settings, max_calls, history, server, hooks };
             match answers.calls(calls.collect(), &ids).await {
-                Ok(_) => Turned::Called,
+                Ok(()) => Turned::Called,
                 Err(turned) => turned,
             }
         };

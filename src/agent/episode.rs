@@ -3,9 +3,11 @@
 use std::sync::Arc;
 
 use super::{
-    conversation::{Agent, Conversation, PolicyHandle, PromptTokens},
-    dialogue::{Dialogue, History, Hooks, LostCall, Server, Turned},
+    conversation::{Agent, Conversation, PromptTokens},
+    dialogue::{Dialogue, Hooks, LostCall, ToolServer, Turned},
     endpoint::{EndpointAgent, EndpointConversation, EndpointSampling},
+    history::History,
+    policy::PolicyHandle,
     settings::AgentSettings,
 };
 use crate::{
@@ -60,7 +62,7 @@ impl Hooks for NoHooks {}
 /// Only if the engine fails. Failures of the server are part of the episode.
 pub async fn episode(
     policy: impl PolicyHandle,
-    server: &impl Server,
+    server: &impl ToolServer,
     agent: &Arc<Agent>,
     prompt: &PromptTokens,
 ) -> Result<Episode> {
@@ -74,7 +76,7 @@ pub async fn episode(
 /// Only if the endpoint fails. Failures of the server are part of the episode.
 pub async fn endpoint_episode(
     agent: &Arc<EndpointAgent>,
-    server: &impl Server,
+    server: &impl ToolServer,
     task: &str,
     sampling: EndpointSampling,
 ) -> Result<Episode> {
@@ -84,7 +86,7 @@ pub async fn endpoint_episode(
 
 async fn played(
     mut conversation: impl Dialogue,
-    server: &impl Server,
+    server: &impl ToolServer,
     settings: &AgentSettings,
 ) -> Result<Episode> {
     let Ending { end, answer, lost } =
@@ -100,7 +102,7 @@ async fn played(
 /// Only if the engine or the endpoint fails.
 pub async fn answer<H: Hooks>(
     conversation: &mut impl Dialogue,
-    server: &impl Server,
+    server: &impl ToolServer,
     settings: &AgentSettings,
     reminds: bool,
     hooks: &mut H,

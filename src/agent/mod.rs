@@ -12,10 +12,14 @@ mod conversation;
 mod dialogue;
 mod endpoint;
 mod episode;
+mod history;
+mod lazy_sessions;
+mod policy;
 mod repeats;
 mod schema;
 mod script;
 mod settings;
+mod stall;
 mod talk;
 mod toolbox;
 
@@ -24,12 +28,15 @@ pub(crate) mod testing;
 #[cfg(test)]
 mod tests;
 
-pub use conversation::{Agent, Conversation, PolicyHandle, PromptTokens};
-pub use dialogue::{History, Hooks, LostCall, Refusal, Server};
+pub use conversation::{Agent, Conversation, PromptTokens};
+pub use dialogue::{Hooks, LostCall, Refusal, ToolServer};
 pub use endpoint::{EndpointAgent, EndpointConversation, EndpointSampling};
 pub use episode::{Episode, REMINDER, endpoint_episode, episode};
+pub use history::History;
+pub use lazy_sessions::{LazySessions, Outage};
 pub use repeats::{Repeats, result_of, told};
 pub use script::Script;
 pub use settings::{AgentSettings, system_prompt};
-pub use talk::{Made, OneMessage, Reply, Source, Talk};
+pub use stall::{STALL, Watched};
+pub use talk::{CallRecord, ConversationSource, OneMessage, Reply, Talk};
 pub use toolbox::{Toolbox, answer_of};

@@ -3,8 +3,7 @@
 use serde::Deserialize;
 use serde_json::{Map, Value};
 
-/// Key of a result that is [`told`]: the size of what the server answered, in bytes.
-pub const REPEATS: &str = "repeats";
+use crate::data::{Message, paired_calls};
 
 const BEFORE: &str = "You have made this call before, with the same result:\n";
 
@@ -32,30 +31,26 @@ pub fn told(result: &str, completes: bool) -> String {
 }
 
 /// What the server answered, as far as the message of a result has it.
-pub fn result_of(message: &Value) -> &str {
-    let text = message["content"].as_str().unwrap_or_default();
-    let told = message.get(REPEATS).and_then(|_| text.strip_prefix(BEFORE));
+pub fn result_of(message: &Message) -> &str {
+    let text = message.text.as_str();
+    let repeats = message.result.as_ref().and_then(|result| result.repeats);
+    let told = repeats.and_then(|_| text.strip_prefix(BEFORE));
     let result =
         told.and_then(|told| [true, false].into_iter().find_map(|way| told.strip_suffix(behind(way))));
     result.unwrap_or(text)
 }
 
-/// Whether an earlier call of this tool with these arguments had this result in the messages.
-pub fn is_repeated(
-    messages: &[Value],
-    (tool, arguments): (&str, &Map<String, Value>),
-    result: &Value,
-) -> bool {
-    let mut made: &[Value] = &[];
-    messages.iter().any(|message| {
-        made = message["tool_calls"].as_array().map_or(made, Vec::as_slice);
-        if message["role"] != "tool" || message["name"] != tool {
-            return false;
-        }
-        let written = || made.iter().find(|call| call["id"] == message["tool_call_id"]);
-        let sent = message.get("arguments").or_else(|| Some(&written()?["function"]["arguments"]));
-        sent.and_then(Value::as_object) == Some(arguments)
-            && result_of(message) == result_of(result)
-            && ["error", "bytes"].iter().all(|key| message.get(*key) == result.get(*key))
-    })
+/// Whether an earlier call in these messages, of the tool of this result and with the same arguments, had the same result.
+/// `written`: the arguments of its call.
+pub fn is_repeated(messages: &[Message], written: &Map<String, Value>, message: &Message) -> bool {
+    let Some(result) = &message.result else { return false };
+    let sent = result.arguments.as_ref().unwrap_or(written);
+    let is_same = |earlier: &Message| {
+        let known = earlier.result.as_ref().map(|known| (known.error, known.bytes));
+        earlier.name == message.name
+            && result_of(earlier) == message.text
+            && known == Some((result.error, result.bytes))
+    };
+    let calls = paired_calls(messages);
+    calls.iter().any(|call| call.result.is_some_and(is_same) && call.sent() == Some(sent))
 }

@@ -1,6 +1,6 @@
 use std::{collections::VecDeque, sync::Arc};
 
-use super::conversation::PolicyHandle;
+use super::policy::PolicyHandle;
 use crate::{
     chat::{Chat, ToolCall},
     engine::{EngineError, Sampled, Stop, TokenSender},

@@ -1,24 +1,25 @@
 //! Conversations with an agent outside a stage, one after another: what the user says, and what comes of it.
 
 use serde::Serialize;
-use serde_json::{Map, Value, json};
+use serde_json::{Value, json};
 
 use super::{
-    dialogue::{Dialogue, History, Hooks, LostCall, Server},
+    dialogue::{Dialogue, Hooks, LostCall, ToolServer},
     episode::{Ending, answer},
+    history::History,
     settings::AgentSettings,
 };
 use crate::{
-    data::End,
+    data::{End, Message, paired_calls},
     error::{Diagnostic, Result},
     mcp::McpError,
 };
 
 /// Where conversations come from: the engine or an endpoint with servers, or a script in tests.
-pub trait Source {
+pub trait ConversationSource {
     type Prompt;
     type Dialogue: Dialogue;
-    type Server: Server;
+    type Server: ToolServer;
 
     fn settings(&self) -> &AgentSettings;
 
@@ -42,7 +43,7 @@ pub struct OneMessage;
 
 /// A call as it was made or refused.
 #[derive(Debug, Clone, PartialEq, Serialize)]
-pub struct Made {
+pub struct CallRecord {
     pub tool: String,
     pub arguments: Value,
     pub result: String,
@@ -55,7 +56,7 @@ pub struct Made {
 pub struct Reply {
     pub end: End,
     pub answer: Option<String>,
-    pub calls: Vec<Made>,
+    pub calls: Vec<CallRecord>,
     /// Tokens that were sampled for it, and those of the context afterwards.
     pub sampled: usize,
     pub context: usize,
@@ -63,9 +64,9 @@ pub struct Reply {
     pub lost: Option<McpError>,
 }
 
-impl Made {
+impl CallRecord {
     /// The last call of these messages.
-    pub fn last(messages: &[Value]) -> Option<Self> {
+    pub fn last(messages: &[Message]) -> Option<Self> {
         calls(messages).pop()
     }
 }
@@ -79,7 +80,7 @@ impl Reply {
     }
 }
 
-pub struct Talk<S: Source> {
+pub struct Talk<S: ConversationSource> {
     source: S,
     server: S::Server,
     conversation: Option<S::Dialogue>,
@@ -87,7 +88,7 @@ pub struct Talk<S: Source> {
     is_answered: bool,
 }
 
-impl<S: Source> Talk<S> {
+impl<S: ConversationSource> Talk<S> {
     pub fn new(source: S) -> Self {
         Self { server: source.server(), source, conversation: None, is_answered: false }
     }
@@ -166,31 +167,23 @@ impl<S: Source> Talk<S> {
     }
 }
 
-/// The calls of these messages, with their results.
-fn calls(messages: &[Value]) -> Vec<Made> {
-    // Those of the last turn before a result: endpoints repeat ids.
-    let written = |before: usize, id: &Value| {
-        let mut all =
-            messages[..before].iter().rev().filter_map(|message| message["tool_calls"].as_array()).flatten();
-        all.find(|call| call["id"] == *id).map(|call| call["function"]["arguments"].clone())
-    };
-    let results = messages.iter().enumerate().filter(|(_, message)| message["role"] == "tool");
-    let text = |value: &Value| value.as_str().unwrap_or_default().to_owned();
-    results
-        .map(|(at, result)| Made {
-            tool: text(&result["name"]),
-            arguments: match result.get("arguments") {
-                Some(sent) => sent.clone(),
-                None => written(at, &result["tool_call_id"]).unwrap_or_else(|| Map::new().into()),
-            },
-            result: text(&result["content"]),
-            error: result["error"].as_str().map(str::to_owned),
+/// The calls of these messages that have results.
+fn calls(messages: &[Message]) -> Vec<CallRecord> {
+    let made = paired_calls(messages).into_iter();
+    made.filter_map(|call| {
+        Some(CallRecord {
+            tool: call.tool().to_owned(),
+            arguments: call.sent().cloned().unwrap_or_default().into(),
+            result: call.result?.text.clone(),
+            error: call.error().map(|error| error.name().to_owned()),
         })
-        .collect()
+    })
+    .collect()
 }
 
 #[cfg(test)]
 mod tests {
+    use serde_json::Map;
     use tokio::sync::oneshot;
 
     use super::{
@@ -203,7 +196,7 @@ mod tests {
     #[derive(Default)]
     struct Noted {
         tokens: usize,
-        results: Vec<Value>,
+        results: Vec<Message>,
     }
 
     impl Hooks for Noted {
@@ -225,7 +218,7 @@ mod tests {
             }
         }
 
-        fn answered(&mut self, messages: &[Value]) {
+        fn answered(&mut self, messages: &[Message]) {
             self.results.extend(messages.last().cloned());
         }
     }
@@ -235,7 +228,8 @@ mod tests {
         let call = |n: u32| json!([{"id": "call_0", "function": {"name": "get", "arguments": {"n": n}}}]);
         let result = |n: u32| json!({"role": "tool", "tool_call_id": "call_0", "name": "get", "content": n.to_string()});
         let turn = |n: u32| [json!({"role": "assistant", "tool_calls": call(n)}), result(n)];
-        let made = calls(&[turn(1), turn(2)].concat());
+        let made =
+            calls(&serde_json::from_value::<Vec<Message>>([turn(1), turn(2)].concat().into()).unwrap());
         assert_eq!(made.iter().map(|made| made.arguments["n"].clone()).collect::<Vec<_>>(), [1, 2]);
     }
 
@@ -247,7 +241,7 @@ mod tests {
         let mut hooks = Noted::default();
         let reply = talk.reply("Note milk.", false, &mut hooks).await.unwrap();
         assert_eq!((reply.end, reply.answer.as_deref()), (End::Completed, Some("I may not.")));
-        let made = Made {
+        let made = CallRecord {
             tool: "add_note".into(),
             arguments: json!({"text": "milk"}),
             result: "error: the user did not allow this call".into(),
@@ -255,7 +249,7 @@ mod tests {
         };
         assert_eq!(reply.calls, [made]);
         assert!(talk.source.calls().is_empty(), "it does not reach the server");
-        assert_eq!(hooks.results[0]["is_error"], true);
+        assert_eq!(hooks.results[0].error(), Some(CallError::Refused));
         assert!(talk.source.seen().contains("the user did not allow this call"));
         assert_eq!(hooks.tokens, reply.sampled);
     }
@@ -288,8 +282,7 @@ mod tests {
         let reply = talk.reply("Never mind.", false, &mut Noted::default()).await.unwrap();
         assert_eq!(reply.answer.as_deref(), Some("Good."));
         let history = talk.history().unwrap();
-        let said: Vec<&str> =
-            history.messages.iter().filter_map(|message| message["content"].as_str()).collect();
+        let said: Vec<&str> = history.messages.iter().map(|message| message.text.as_str()).collect();
         assert_eq!(said[said.len() - 4..], ["Hi", "Hello.", "Never mind.", "Good."]);
         assert!(history.tokens.len() > before);
         talk.reset();
@@ -309,7 +302,7 @@ mod tests {
         }
         let reply = talk.reply("Hi", false, &mut Noted::default()).await.unwrap();
         assert_eq!(reply.answer.as_deref(), Some("Hello."));
-        assert!(!talk.history().unwrap().messages.iter().any(|message| message["content"] == "Look."));
+        assert!(!talk.history().unwrap().messages.iter().any(|message| message.text == "Look."));
     }
 
     #[tokio::test]
@@ -323,7 +316,7 @@ mod tests {
         let next = talk.reply("Look.", false, &mut Noted::default()).await.unwrap();
         assert_eq!((next.answer.as_deref(), sessions), (Some("Fine."), 2));
         let messages = &talk.history().unwrap().messages;
-        assert!(!messages.iter().any(|message| message["content"] == "Crash."));
+        assert!(!messages.iter().any(|message| message.text == "Crash."));
     }
 
     #[tokio::test]

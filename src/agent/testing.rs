@@ -9,9 +9,9 @@ use std::{
 use serde_json::{Map, Value, json};
 use tokio::sync::oneshot;
 
-use super::talk::Source;
+use super::{policy::PolicyHandle, talk::ConversationSource};
 use crate::{
-    agent::{Agent, AgentSettings, Conversation, PolicyHandle, PromptTokens, Repeats, Server, Toolbox},
+    agent::{Agent, AgentSettings, Conversation, PromptTokens, Repeats, ToolServer, Toolbox},
     chat::{Chat, HistoryThinking, Thinking, ToolCall},
     data::Tool,
     engine::{EngineError, Sampled, Stop, TokenSender},
@@ -132,7 +132,7 @@ impl Scripted {
     }
 }
 
-impl Source for Scripted {
+impl ConversationSource for Scripted {
     type Prompt = PromptTokens;
     type Dialogue = Conversation<ScriptedPolicy>;
     type Server = ScriptedServer;
@@ -181,7 +181,7 @@ impl PolicyHandle for ScriptedPolicy {
 
 pub struct ScriptedServer(Arc<Mutex<World>>);
 
-impl Server for ScriptedServer {
+impl ToolServer for ScriptedServer {
     async fn call(&self, name: &str, _: Map<String, Value>) -> Result<Outcome, McpError> {
         let hangs = {
             let mut world = self.0.lock().unwrap();

@@ -6,10 +6,10 @@ use std::{
 
 use serde_json::{Map, Value, json};
 
-use super::*;
+use super::{policy::PolicyHandle, *};
 use crate::{
-    chat::{Chat, HistoryThinking, Thinking, ToolCall},
-    data::{self, AnswerSource, End, Tool, Trajectory},
+    chat::{CallForm, Chat, HistoryThinking, Thinking, ToolCall},
+    data::{self, AnswerSource, CallError, End, Message, Role, Tool, Trajectory},
     demo::HttpServer,
     engine::{EngineError, Sampled, Stop, TokenSender},
     mcp::{McpError, Outcome, ServerSpec, Session, State, Transport},
@@ -75,7 +75,7 @@ struct ScriptedServer {
     calls: Mutex<Vec<String>>,
 }
 
-impl Server for ScriptedServer {
+impl ToolServer for ScriptedServer {
     async fn call(&self, name: &str, arguments: Map<String, Value>) -> Result<Outcome, McpError> {
         self.calls.lock().unwrap().push(format!("{name}{}", Value::from(arguments.clone())));
         let text = arguments.get("at").and_then(Value::as_str).unwrap_or_default().to_owned();
@@ -282,8 +282,12 @@ async fn an_episode_continues_in_a_new_row_if_earlier_turns_lose_their_reasoning
     assert!(script.reopened.iter().all(|pieces| pieces.starts_with(&prompt_tokens.pieces[..2])));
     assert_eq!(chat.decode(&script.reopened[1].concat()), third);
     let thought: Vec<_> =
-        episode.history.messages.iter().filter_map(|message| message["reasoning_content"].as_str()).collect();
+        episode.history.messages.iter().filter_map(|message| message.reasoning.as_deref()).collect();
     assert_eq!(thought, ["hm", "ah", "never closed"]);
+}
+
+fn values(messages: &[Message]) -> Vec<Value> {
+    messages.iter().map(Message::json).collect()
 }
 
 #[tokio::test]
@@ -291,7 +295,7 @@ async fn an_episode_records_its_messages() {
     let look = format!("Let me see.\n{}", call("look", json!({"at": "x"})));
     let played = play(&[&look, "<tool_call>{broken</tool_call>", "I give up."], strict()).await;
     insta::assert_snapshot!(
-        played.episode.history.messages.iter().map(Value::to_string).collect::<Vec<_>>().join("\n"),
+        values(&played.episode.history.messages).iter().map(Value::to_string).collect::<Vec<_>>().join("\n"),
         @r#"
     {"role":"system","content":"Be brief."}
     {"role":"user","content":"Where is it?"}
@@ -312,15 +316,12 @@ async fn a_turn_with_a_malformed_call_records_the_calls_that_ran() {
     assert_eq!(played.calls, [r#"wire-look{"at":"x"}"#]);
     let messages = &played.episode.history.messages;
     let looked = json!({"name": "look", "arguments": {"at": "x"}});
-    assert_eq!(messages[2]["content"], turn.as_str(), "what could not be read is text");
-    assert_eq!(
-        (messages[2]["tool_calls"].as_array().unwrap().len(), &messages[2]["tool_calls"][0]["function"]),
-        (1, &looked)
-    );
-    assert_eq!((&messages[3]["content"], &messages[4]["error"]), (&json!("x"), &json!("unparsable")));
+    assert_eq!(messages[2].text, turn, "what could not be read is text");
+    let [call] = messages[2].calls.as_slice() else { panic!("{:?}", messages[2]) };
+    assert_eq!(json!(call.tool_call()), looked);
+    assert_eq!((messages[3].text.as_str(), messages[4].error()), ("x", Some(CallError::Unparsable)));
 
-    let messages = Value::from(messages.clone()).to_string();
-    let row = Trajectory { messages, ..Trajectory::default() };
+    let row = Trajectory { messages: messages.clone(), ..Trajectory::default() };
     let rows = data::calls::calls(&(&row).into(), &Default::default());
     let rows: Vec<_> =
         rows.iter().map(|row| (row.tool.as_str(), row.arguments.as_deref(), row.is_error)).collect();
@@ -337,16 +338,13 @@ async fn a_call_with_an_earlier_result_is_made_and_its_answer_says_so() {
     assert_eq!(played.calls.len(), 4, "each is made");
     let told = "You have made this call before, with the same result:\nx\nIf it answers the task, call complete_task with the \
         answer; otherwise make another call.";
-    let results = played.episode.history.messages.iter().filter(|message| message["role"] == "tool");
+    let results = played.episode.history.messages.iter().filter(|message| message.role == Role::Tool);
     let results: Vec<(&str, &str)> =
-        results.map(|message| (message["content"].as_str().unwrap(), result_of(message))).collect();
+        results.map(|message| (message.text.as_str(), result_of(message))).collect();
     assert_eq!(results, [("x", "x"), (told, "x"), ("y", "y"), (told, "x")]);
     assert!(played.appended[2].contains(told), "the policy reads it");
     assert_eq!(played.episode.history.tool_errors, 0);
-    let row = Trajectory {
-        messages: Value::from(played.episode.history.messages.clone()).to_string(),
-        ..Trajectory::default()
-    };
+    let row = Trajectory { messages: played.episode.history.messages.clone(), ..Trajectory::default() };
     let rows = data::calls::calls(&(&row).into(), &Default::default());
     assert!(rows.iter().all(|row| !row.is_error && row.result_bytes == Some(1) && !row.clipped));
 
@@ -365,8 +363,8 @@ async fn a_call_with_an_earlier_result_is_made_and_its_answer_says_so() {
     assert_eq!(played.episode.history.tool_errors, 2, "a repeated error is still one");
     let count = &played.episode.history.messages;
     let (first, again) = (&count[count.len() - 3], &count[count.len() - 1]);
-    assert_eq!((result_of(first), &first["bytes"]), (result_of(again), &again["bytes"]));
-    assert!(again["repeats"].as_u64() > Some(1000) && result_of(again).len() < 200);
+    assert_eq!((result_of(first), first.clipped_from()), (result_of(again), again.clipped_from()));
+    assert!(again.result.as_ref().unwrap().repeats > Some(1000) && result_of(again).len() < 200);
 }
 
 #[tokio::test]
@@ -406,7 +404,7 @@ async fn arguments_are_converted_if_the_toolbox_says_so() {
     let played = play_with(toolbox().coercing(|_| true), &lines, strict()).await;
     assert_eq!(played.calls, [r#"wire-find{"text":"7","limit":3}"#]);
     // The conversation keeps what was sampled.
-    assert!(played.episode.history.messages[2].to_string().contains(r#""limit":"3""#));
+    assert!(played.episode.history.messages[2].calls[0].arguments_json().contains(r#""limit":"3""#));
 }
 
 #[test]
@@ -467,8 +465,7 @@ async fn the_first_turn_without_a_call_gets_a_reminder_and_a_later_text_is_the_a
     assert_eq!(episode.answer_source, Some(AnswerSource::Text));
     let reminded = "\n<|im_start|>user\nCall one of the tools, or finish with complete_task and your answer.<|im_end|>\n<|im_start|>assistant\n";
     assert_eq!(played.appended, ["", reminded]);
-    let roles: Vec<_> =
-        episode.history.messages.iter().map(|message| message["role"].as_str().unwrap()).collect();
+    let roles: Vec<_> = episode.history.messages.iter().map(|message| message.role.name()).collect();
     assert_eq!(roles, ["system", "user", "assistant", "user", "assistant"]);
 }
 
@@ -503,7 +500,7 @@ async fn a_call_without_the_tags_of_the_template_is_made_and_counted() {
     let done = call("complete_task", json!({"answer": "x"}));
     let played = play(&[&line, &done], lenient()).await;
     assert_eq!((played.calls.len(), played.episode.history.loose_calls), (1, 1));
-    assert_eq!(played.episode.history.messages[2]["tool_calls"][0]["form"], "bare_json");
+    assert_eq!(played.episode.history.messages[2].calls[0].form, CallForm::BareJson);
     let strictly = play(&[&line], strict()).await;
     assert_eq!((strictly.calls.len(), strictly.episode.end), (0, End::NoCall));
 }
@@ -511,7 +508,7 @@ async fn a_call_without_the_tags_of_the_template_is_made_and_counted() {
 #[tokio::test]
 async fn a_long_result_loses_its_middle() {
     let played = play(&[&call("count", json!({})), "Done."], strict()).await;
-    let result = played.episode.history.messages[3]["content"].as_str().unwrap();
+    let result = played.episode.history.messages[3].text.as_str();
     assert!(result.starts_with("0 1 2 ") && result.trim_end().ends_with("399"), "{result}");
     assert!(result.contains("characters left out]"), "{result}");
     assert!(result.len() < 140);

@@ -165,107 +165,49 @@ impl Export {
             return self.write_labels(printer, file);
         }
         let PolicySource { store, folder: policy, of } = find(&self.policy, &self.locations)?;
-        let out = self.out().to_owned();
-        if out.exists() {
-            return Err(ExportError::Exists(out).into());
+        if self.out().exists() {
+            return Err(ExportError::Exists(self.out().to_owned()).into());
         }
-        let adapted = policy.join("adapter_config.json").is_file();
-        let base = if adapted { self.base_of(&policy, &store)? } else { None };
-        let base_folder = base.as_ref().map(|(folder, _)| folder.as_path());
-        let merges = self.merge || matches!(self.gguf, Some(GgufForm::Model(_)));
-        let form = if adapted && !merges { "adapter" } else { "model" };
-        let model = if adapted { base_folder } else { Some(policy.as_path()) };
-        let replaced = model.and_then(replaced_template);
-        let name = match (form, self.gguf) {
-            ("adapter", None) => self.base_name(base.as_ref(), &store)?,
-            _ => None,
-        };
-        let copied = base_folder.filter(|_| name.as_ref().is_some_and(|name| name.copied));
-        let demoted = self.demoted(&policy, model)?;
-        let template = replaced.as_ref().map(|(_, template)| *template);
-        let write_model = |folder: &Path| -> Result<()> {
-            match base_folder.filter(|_| adapted) {
-                Some(base) => {
-                    merge(base, &policy, folder)?;
-                    if !demoted.is_empty() && Record::load(folder).demoted_tokens.is_empty() {
-                        untrained::demote(folder, &demoted)?;
-                    }
-                }
-                None => copy_model(&policy, folder)?,
-            }
-            template.map_or(Ok(()), |template| Ok(write_template(folder, template)?))
-        };
+        let weights = self.weights(policy, &store)?;
         let subject = match of {
             Some(_) => self.subject(printer)?,
             None => None,
         };
-        let found = base.as_ref().and_then(|(_, digest)| origin(&store, digest.as_ref()?));
-        let hub = match (&self.base_name, found) {
-            (Some(name), _) => Some(name.clone()),
-            (None, Some(Origin::Hub { id, .. })) => Some(id),
-            _ => None,
-        };
-        let write = |folder: &Path| match (self.gguf, form) {
-            (Some(gguf), _) => self.write_gguf(gguf, &policy, model, adapted, folder, write_model),
-            (None, "model") => write_model(folder),
-            (None, _) => {
-                let named = name.as_ref().map(|base| (base.name.as_str(), base.revision.as_deref()));
-                copy_adapter(&policy, named, folder)?;
-                let Some(base) = copied else { return Ok(()) };
-                let inner = folder.join(BASE);
-                std::fs::create_dir(&inner)
-                    .map_err(|source| ModelError::Write { path: inner.clone(), source })?;
-                copy_model(base, &inner)?;
-                template.map_or(Ok(()), |template| Ok(write_template(&inner, template)?))
-            }
-        };
         let out_name = self.out_name();
         let concealed = self.whole(|folder| {
-            write(folder)?;
+            weights.write(folder)?;
             let Some(subject) = &subject else { return Ok(Vec::new()) };
-            let (form, file) = match (self.gguf, form) {
-                (Some(GgufForm::Model(quantization)), _) => (Form::GgufModel, Some(gguf_file(quantization))),
-                (Some(GgufForm::Adapter), _) => (Form::GgufAdapter, Some(ADAPTER_FILE.to_owned())),
-                (None, "model") => (Form::Model, None),
-                (None, _) => (Form::Adapter, None),
+            let hub = self.base_name.clone().or_else(|| weights.hub(&store));
+            let file = weights.file();
+            let card = Card {
+                subject,
+                form: weights.form,
+                name: &out_name,
+                base: hub.as_deref(),
+                has_base: weights.copied().is_some(),
+                file: file.as_deref(),
+                is_rounded: matches!(self.gguf, Some(GgufForm::Model(Quantization::Q8 | Quantization::Q4KM))),
             };
-            let (base, has_base) = (hub.as_deref(), copied.is_some());
-            let is_rounded =
-                matches!(self.gguf, Some(GgufForm::Model(Quantization::Q8 | Quantization::Q4KM)));
-            let card =
-                Card { subject, form, name: &out_name, base, has_base, file: file.as_deref(), is_rounded };
             card.write(folder)
         })?;
-        let of_template = replaced.map(|(notice, _)| match (form, copied) {
-            ("model", _) => format!("{notice}, and written as its chat_template.jinja"),
-            (_, Some(_)) => format!("{notice}, and written as {BASE}/chat_template.jinja"),
-            _ => format!("{notice}; `--merge` writes it with the model"),
-        });
-        let of_tokenizer = (!demoted.is_empty()).then(|| {
-            let written = match (form, copied) {
-                ("model", _) => "ordinary text in its tokenizer",
-                (_, Some(_)) => "ordinary text in the tokenizer in base/",
-                _ => "ordinary text in training; `--merge` writes that tokenizer with the model",
-            };
-            format!("{}; {written}", untrained::sentence(&demoted))
-        });
         let of_secrets = (!concealed.is_empty()).then(|| {
             format!("{} has `…` in place of what looks like a key or token", concealed.join(" and "))
         });
-        let notices: Vec<String> = of_template.into_iter().chain(of_tokenizer).chain(of_secrets).collect();
+        let notices: Vec<String> = weights.notices().into_iter().chain(of_secrets).collect();
         let notice = (!notices.is_empty()).then(|| notices.join("\n"));
+        let (kind, out) = (weights.kind(), self.out());
         match printer.format {
             OutputFormat::Json => {
                 let (run, stage) = of.map(|(run, stage)| (run.id, stage)).unzip();
                 printer.json(&json!({
-                    "policy": policy, "run": run, "stage": stage, "kind": form, "out": out, "base": name,
-                    "notice": notice,
+                    "policy": weights.policy, "run": run, "stage": stage, "kind": kind, "out": out,
+                    "base": weights.name, "notice": notice,
                 }));
             }
             OutputFormat::Human => {
-                printer.data(&format!("{form} written to {}", out.display()));
+                printer.data(&format!("{kind} written to {}", out.display()));
                 let source = of.map(|(run, stage)| source_text(&run, &stage));
-                let name = name.map(|base| base.text(&out));
+                let name = weights.name.as_ref().map(|base| base.text(out));
                 for line in source.into_iter().chain(name).chain(notice) {
                     printer.say(&line);
                 }
@@ -274,33 +216,24 @@ impl Export {
         Ok(Outcome::Success)
     }
 
-    /// Writes a GGUF file and a `Modelfile` for Ollama into the folder. `write_model` fills a folder with the merged model.
-    fn write_gguf(
-        &self,
-        gguf: GgufForm,
-        policy: &Path,
-        model: Option<&Path>,
-        adapted: bool,
-        folder: &Path,
-        write_model: impl FnOnce(&Path) -> Result<()>,
-    ) -> Result<()> {
-        let name = self.out_name();
-        let failed = |source| ExportError::Write { path: self.out().to_owned(), source };
-        let GgufForm::Model(quantization) = gguf else {
-            if !adapted {
-                return Err(ExportError::NoAdapter(policy.to_owned()).into());
-            }
-            let base = model.ok_or_else(|| ExportError::NoBase { policy: policy.to_owned() })?;
-            let file = folder.join(ADAPTER_FILE);
-            return gguf::write::adapter(policy, &ModelConfig::load(base)?, &name, &file);
+    /// What is written of a policy.
+    fn weights(&self, policy: PathBuf, store: &Store) -> Result<Weights<'_>> {
+        let adapted = policy.join("adapter_config.json").is_file();
+        let base = if adapted { self.base_of(&policy, store)? } else { None };
+        let form = match self.gguf {
+            Some(GgufForm::Model(_)) => Form::GgufModel,
+            Some(GgufForm::Adapter) => Form::GgufAdapter,
+            None if adapted && !self.merge => Form::Adapter,
+            None => Form::Model,
         };
-        let parent = folder.parent().unwrap_or(folder);
-        let merged = tempfile::Builder::new().prefix(".export-").tempdir_in(parent).map_err(failed)?;
-        write_model(merged.path())?;
-        let file = gguf_file(quantization);
-        gguf::write::model(merged.path(), &name, quantization, &folder.join(&file))?;
-        std::fs::write(folder.join("Modelfile"), modelfile(merged.path(), &file)?).map_err(failed)?;
-        Ok(())
+        let model = if adapted { base.as_ref().map(|(folder, _)| folder.as_path()) } else { Some(&*policy) };
+        let replaced = model.and_then(replaced_template);
+        let demoted = self.demoted(&policy, model)?;
+        let name = match form {
+            Form::Adapter => self.base_name(base.as_ref(), store)?,
+            _ => None,
+        };
+        Ok(Weights { export: self, policy, adapted, base, form, replaced, demoted, name })
     }
 
     /// What the folder is called.
@@ -452,6 +385,140 @@ impl Export {
         std::fs::set_permissions(folder.path(), open).map_err(writing)?;
         std::fs::rename(folder.path(), &out).map_err(writing)?;
         Ok(written)
+    }
+}
+
+/// The weights that are written, and what belongs to them.
+struct Weights<'e> {
+    export: &'e Export,
+    policy: PathBuf,
+    /// Whether the policy is an adapter.
+    adapted: bool,
+    /// The adapter's base, and its digest if it is in the cache.
+    base: Option<(PathBuf, Option<Digest>)>,
+    form: Form,
+    /// A chat template in place of the model's own, and what is said of it.
+    replaced: Option<(String, &'static str)>,
+    /// Tokens of the template that are ordinary text.
+    demoted: Vec<String>,
+    /// How an adapter names its base.
+    name: Option<BaseName>,
+}
+
+impl Weights<'_> {
+    fn kind(&self) -> &'static str {
+        match self.form {
+            Form::Adapter | Form::GgufAdapter => "adapter",
+            Form::Model | Form::GgufModel => "model",
+        }
+    }
+
+    fn base(&self) -> Option<&Path> {
+        self.base.as_ref().map(|(folder, _)| folder.as_path())
+    }
+
+    fn model(&self) -> Option<&Path> {
+        if self.adapted { self.base() } else { Some(&self.policy) }
+    }
+
+    /// The base that is copied beside the adapter.
+    fn copied(&self) -> Option<&Path> {
+        self.base().filter(|_| self.name.as_ref().is_some_and(|name| name.copied))
+    }
+
+    /// The id on the hub that the base was loaded from.
+    fn hub(&self, store: &Store) -> Option<String> {
+        match origin(store, self.base.as_ref()?.1.as_ref()?)? {
+            Origin::Hub { id, .. } => Some(id),
+            Origin::Folder(_) => None,
+        }
+    }
+
+    /// The one file that holds the weights, if there is one.
+    fn file(&self) -> Option<String> {
+        match self.export.gguf? {
+            GgufForm::Model(quantization) => Some(gguf_file(quantization)),
+            GgufForm::Adapter => Some(ADAPTER_FILE.to_owned()),
+        }
+    }
+
+    fn write(&self, folder: &Path) -> Result<()> {
+        match self.export.gguf {
+            Some(GgufForm::Model(quantization)) => return self.write_gguf(quantization, folder),
+            Some(GgufForm::Adapter) => return self.write_gguf_adapter(folder),
+            None if matches!(self.form, Form::Model) => return self.write_model(folder),
+            None => {}
+        }
+        let named = self.name.as_ref().map(|base| (base.name.as_str(), base.revision.as_deref()));
+        copy_adapter(&self.policy, named, folder)?;
+        let Some(base) = self.copied() else { return Ok(()) };
+        let inner = folder.join(BASE);
+        std::fs::create_dir(&inner).map_err(|source| ModelError::Write { path: inner.clone(), source })?;
+        copy_model(base, &inner)?;
+        self.write_template(&inner)
+    }
+
+    /// Writes the whole model, merged if the policy is an adapter.
+    fn write_model(&self, folder: &Path) -> Result<()> {
+        match self.base().filter(|_| self.adapted) {
+            Some(base) => {
+                merge(base, &self.policy, folder)?;
+                if !self.demoted.is_empty() && Record::load(folder).demoted_tokens.is_empty() {
+                    untrained::demote(folder, &self.demoted)?;
+                }
+            }
+            None => copy_model(&self.policy, folder)?,
+        }
+        self.write_template(folder)
+    }
+
+    fn write_template(&self, folder: &Path) -> Result<()> {
+        let template = self.replaced.as_ref().map(|(_, template)| *template);
+        template.map_or(Ok(()), |template| Ok(write_template(folder, template)?))
+    }
+
+    fn failed(&self, source: std::io::Error) -> ExportError {
+        ExportError::Write { path: self.export.out().to_owned(), source }
+    }
+
+    fn write_gguf_adapter(&self, folder: &Path) -> Result<()> {
+        if !self.adapted {
+            return Err(ExportError::NoAdapter(self.policy.clone()).into());
+        }
+        let base = self.model().ok_or_else(|| ExportError::NoBase { policy: self.policy.clone() })?;
+        let file = folder.join(ADAPTER_FILE);
+        gguf::write::adapter(&self.policy, &ModelConfig::load(base)?, &self.export.out_name(), &file)
+    }
+
+    /// Writes a GGUF file of the whole model, and a `Modelfile` for Ollama.
+    fn write_gguf(&self, quantization: Quantization, folder: &Path) -> Result<()> {
+        let parent = folder.parent().unwrap_or(folder);
+        let merged = tempfile::Builder::new().prefix(".export-").tempdir_in(parent);
+        let merged = merged.map_err(|source| self.failed(source))?;
+        self.write_model(merged.path())?;
+        let file = gguf_file(quantization);
+        gguf::write::model(merged.path(), &self.export.out_name(), quantization, &folder.join(&file))?;
+        let modelfile = modelfile(merged.path(), &file)?;
+        Ok(std::fs::write(folder.join("Modelfile"), modelfile).map_err(|source| self.failed(source))?)
+    }
+
+    /// What was done to the template and to the tokenizer.
+    fn notices(&self) -> Vec<String> {
+        let is_whole = self.kind() == "model";
+        let of_template = self.replaced.as_ref().map(|(notice, _)| match self.copied() {
+            _ if is_whole => format!("{notice}, and written as its chat_template.jinja"),
+            Some(_) => format!("{notice}, and written as {BASE}/chat_template.jinja"),
+            None => format!("{notice}; `--merge` writes it with the model"),
+        });
+        let of_tokenizer = (!self.demoted.is_empty()).then(|| {
+            let written = match self.copied() {
+                _ if is_whole => "ordinary text in its tokenizer",
+                Some(_) => "ordinary text in the tokenizer in base/",
+                None => "ordinary text in training; `--merge` writes that tokenizer with the model",
+            };
+            format!("{}; {written}", untrained::sentence(&self.demoted))
+        });
+        of_template.into_iter().chain(of_tokenizer).collect()
     }
 }
 

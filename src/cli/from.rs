@@ -6,8 +6,8 @@ use super::{locations::Locations, policy_source};
 use crate::{
     data::{self, Tool},
     error::{Diagnostic, Result},
-    exec::history::NodeHistory,
-    plan::{Node, Overrides, Plan, Source, outputs_path},
+    exec::history::{self, NodeHistory},
+    plan::{Node, Overrides, Plan, RunFile, outputs_path},
     stage::Cards,
     store::FileDigests,
 };
@@ -34,7 +34,7 @@ enum FromError {
 /// # Errors
 /// If there is no such stage, or no adapter.
 pub fn overrides(
-    (source, cards, files): (&Source, &Cards, &FileDigests),
+    (source, cards, files): (&RunFile, &Cards, &FileDigests),
     given: Overrides,
     from: &str,
     locations: &Locations,
@@ -74,9 +74,10 @@ pub fn trained_tools(from: &str, locations: &Locations) -> Result<Option<Vec<Str
     let table = source.of.as_ref().and_then(|(run, _)| {
         let tools = |node: &NodeHistory| node.result.as_ref()?.outputs.get("tools").map(|tools| tools.digest);
         let digest = run.nodes.iter().find_map(tools)?;
-        outputs_path(source.store.artifact(&digest))
+        Some((run, digest, outputs_path(source.store.artifact(&digest))?))
     });
-    if let Some(table) = table {
+    if let Some((run, digest, table)) = table {
+        history::check(&source.store, &run.id, "tools", &digest)?;
         let tools: Vec<Tool> = data::read(&table)?;
         return Ok(Some(tools.into_iter().map(|tool| tool.name).collect()));
     }

@@ -79,7 +79,7 @@ enum Command {
     /// Send a whole run to a batch system as one job.
     Submit(submit::Submit),
     /// Show what a run would do, and why. Changes nothing.
-    Plan(plan::Plan),
+    Plan(plan::PlanArgs),
     /// List the runs in the cache.
     Runs(runs::Runs),
     /// Write a policy as a folder for PEFT, or merged for Transformers.
@@ -129,7 +129,7 @@ enum Command {
     DemoServer(demo_server::DemoServer),
     /// Run a stage of a run as a job; started by the job's script.
     #[command(hide = true)]
-    Worker(worker::Worker),
+    Worker(worker::WorkerArgs),
     /// Be a client under test of the MCP conformance suite.
     #[command(hide = true)]
     McpConformance(conformance::McpConformance),

@@ -6,14 +6,14 @@ use super::{Outcome, listing, run_args::RunArgs};
 use crate::{
     error::Result,
     offered::Offered,
-    plan::{self, PlanError, PlanReport, Problem, Source, Subject},
+    plan::{self, PlanError, PlanReport, Problem, RunFile, Subject},
     stage::kind::Requirement,
     store::FileDigests,
     ui::{Printer, plan_text},
 };
 
 #[derive(Args)]
-pub struct Plan {
+pub struct PlanArgs {
     #[command(flatten)]
     args: RunArgs,
     /// Print the run file with what it extends and what options change, and plan nothing.
@@ -53,10 +53,10 @@ fn about_tools(plan: &plan::Plan, offered: &Offered) -> (Vec<String>, Vec<Proble
     (found, problems)
 }
 
-impl Plan {
+impl PlanArgs {
     pub fn execute(self, printer: Printer) -> Result<Outcome> {
         let RunArgs { file, resample, until, locations, .. } = &self.args;
-        let source = Source::read(file)?;
+        let source = RunFile::read(file)?;
         let store = locations.store(Some(file))?;
         let overrides = self.args.overrides(&source, &store)?;
         if self.expand {

@@ -9,7 +9,7 @@ use crate::{
     error::{Diagnostic, Result, did_you_mean},
     mcp::{self, Outcome, ServerSpec, Session},
     offered::tool_rows,
-    stage::scenarios::explored::reads_by_name,
+    tasks::explored::reads_by_name,
     text::start_of,
 };
 

@@ -21,9 +21,10 @@ use crate::{
         StageRows,
         history::{self, StageHistory, Stages},
     },
-    plan::{Job, Ledger, Node, NodeIndex, Overrides, Plan, ReadyInputs, ResolvedInput, Source, top_level},
+    plan::{Job, Ledger, Node, NodeIndex, Overrides, Plan, ReadyInputs, ResolvedInput, RunFile, top_level},
     stage::{self, Cards, Context, Input, Metrics, RewardChange, compare_rewards},
     store::{FileDigests, Output, Store, StoreError},
+    text::percent,
     ui::{OutputFormat, Printer, plural},
     usage::Prices,
 };
@@ -119,6 +120,12 @@ impl Rejudge {
                 printer.say(&format!("judging {id}"));
             }
             let inputs = self.inputs(&ledger, &store, plan.node(index), stage, &of_run)?;
+            let read =
+                inputs.iter().flat_map(|(role, inputs)| inputs.iter().map(move |input| (role, input.digest)));
+            let before = stage.outputs.iter().map(|written| (&written.output, written.digest));
+            for (name, digest) in read.chain(before) {
+                history::check(&store, &run.id, &format!("{id}.{name}"), &digest)?;
+            }
             let rejudged = runtime.block_on(rejudge(&store, &plan, index, stage, inputs));
             all.push(rejudged.at(|| format!("stage \"{id}\""))?);
         }
@@ -201,7 +208,7 @@ impl Rejudge {
     ) -> Result<(Plan, PathBuf)> {
         let spec = history::spec(store, run);
         let (source, cards, mut set) = match (&self.with, spec) {
-            (Some(file), _) => (Source::read(file)?, cards.clone(), Vec::new()),
+            (Some(file), _) => (RunFile::read(file)?, cards.clone(), Vec::new()),
             (None, Some(spec)) => {
                 let set = spec.overrides.spelled();
                 (spec.source()?, Cards::new(spec.stages), set)
@@ -325,7 +332,7 @@ async fn rejudge(
 fn text(run: &str, total: &RewardChange, stages: &[Rejudged]) -> String {
     let number = |value: Option<f64>| value.map_or("–".to_owned(), |value| format!("{value:.3}"));
     let share =
-        |value: Option<f64>| value.map_or("–".to_owned(), |value| format!("{:.1} %", 100.0 * value));
+        |value: Option<f64>| value.map_or("–".to_owned(), |value| format!("{} %", percent(value, 1)));
     let dollars: f64 = stages.iter().filter_map(|stage| stage.dollars).sum();
     let RewardChange { trajectories, groups, unmatched, .. } = total;
     let mut lines = vec![format!(

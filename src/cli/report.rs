@@ -11,7 +11,11 @@ use crate::{
     exec::history,
     report::{self, Comparable, NotComparable, document::Document},
     ui::{OutputFormat, Printer},
-    view::{self, Run, curves::curves, exam::exams},
+    view::{
+        self, Run,
+        curves::curves,
+        exam::{Exam, exams},
+    },
 };
 
 #[derive(Args)]
@@ -150,7 +154,7 @@ impl Report {
     fn model(&self, runs: &[Run], stage: Option<&str>) -> Value {
         let of = |run: &Run| match self.server {
             true => json!(report::server_report(run, stage)),
-            false => json!({ "run": run, "curves": curves(run), "exams": exams(run) }),
+            false => json!({ "run": run, "curves": curves(run), "exams": with_pairs(run) }),
         };
         match runs {
             [run] => of(run),
@@ -186,4 +190,14 @@ fn write(path: &Path, text: &str) -> std::io::Result<()> {
     std::io::Write::write_all(&mut file, text.as_bytes())?;
     file.persist(path).map_err(|error| error.error)?;
     Ok(())
+}
+
+/// The comparisons of a run with their scenarios.
+fn with_pairs(run: &Run) -> Value {
+    let exam = |exam: Exam| {
+        let mut value = json!(exam);
+        value["pairs"] = json!(exam.pairs(run));
+        value
+    };
+    exams(run).into_iter().map(exam).collect()
 }

@@ -21,7 +21,7 @@ use crate::{
     error::Result,
     eval::{cut, headline},
     exec::{self, Event, Listener, Request, RunFolder, RunSpec, Signals, StageOutcome, Summary, folder},
-    plan::{Plan, Source, stage_name},
+    plan::{Plan, RunFile, stage_name},
     stage::Cards,
     store::{FileDigests, Store},
     track::Live,
@@ -98,7 +98,7 @@ struct Options {
 impl Run {
     pub fn execute(self, printer: Printer) -> Result<Outcome> {
         let options = Options { with_ui: self.ui, is_offline: self.args.offline, shown: self.shown };
-        let source = Source::read(&self.args.file)?;
+        let source = RunFile::read(&self.args.file)?;
         let store = self.args.locations.store(Some(&self.args.file))?;
         let overrides = self.args.overrides(&source, &store)?;
         let RunArgs { file, resample, until, locations, .. } = self.args;
@@ -156,7 +156,7 @@ impl Resume {
 fn start(
     printer: Printer,
     store: Store,
-    source: &Source,
+    source: &RunFile,
     spec: &RunSpec,
     resumed: Option<RunFolder>,
     Options { with_ui, is_offline, shown }: Options,

@@ -7,7 +7,7 @@ use clap::Args;
 use super::{from, locations::Locations};
 use crate::{
     error::Result,
-    plan::{Overrides, Practice, Source},
+    plan::{Overrides, Practice, RunFile},
     store::{FileDigests, Store},
 };
 
@@ -58,7 +58,7 @@ impl RunArgs {
     ///
     /// # Errors
     /// If the run file has not what these options change, or there is nothing to go on from.
-    pub fn overrides(&self, source: &Source, store: &Store) -> Result<Overrides> {
+    pub fn overrides(&self, source: &RunFile, store: &Store) -> Result<Overrides> {
         let mut given = Overrides::new(environment(), self.set.clone());
         // First, because a stage without practice is left out with what it names.
         if let Some(agent) = &self.from {

@@ -51,11 +51,12 @@ pub struct Diff {
 impl Runs {
     pub fn execute(self, printer: Printer) -> Result<Outcome> {
         let store = self.locations.store(None)?;
-        let runs = history::runs(&store)?;
+        let mut runs = history::runs(&store)?;
+        runs.iter_mut().for_each(|run| run.unreadable = history::unreadable(&store, &run.id));
         match printer.format {
             OutputFormat::Json => {
                 let counted = |run: &RunHistory| {
-                    let mut value = summary(run);
+                    let mut value = json!(run);
                     for outcome in StageOutcome::ALL {
                         value[outcome.name()] = run.count(outcome).into();
                     }
@@ -73,12 +74,6 @@ impl Runs {
         }
         Ok(Outcome::Success)
     }
-}
-
-fn summary(run: &RunHistory) -> Value {
-    let mut value = json!(run);
-    value["headline"] = json!(run.headline());
-    value
 }
 
 /// A comparison of policies in a few lines; none of another stage.
@@ -118,7 +113,7 @@ impl Show {
         let is_json = printer.format == OutputFormat::Json;
         match part.as_deref().map(|part| (part, run.node(part))) {
             None if is_json => {
-                let mut value = summary(&run);
+                let mut value = json!(run);
                 let all: Vec<_> = run.nodes.iter().map(|node| json!(stages.stage(node))).collect();
                 value["stages"] = all.into();
                 printer.json(&value);
@@ -152,8 +147,8 @@ impl Diff {
         let Target { run: new, .. } = Target::new(&self.locations, &self.new)?;
         let (old, new) = (history::run(&store, &old)?, history::run(&store, &new)?);
         let (found, alike) = history::compare(&store, &old, &new);
-        let runs = [summary(&old), summary(&new)];
-        let json = json!({"old": old.id, "new": new.id, "runs": runs, "alike": alike, "differences": found});
+        let json =
+            json!({"old": old.id, "new": new.id, "runs": [&old, &new], "alike": alike, "differences": found});
         let verdicts = |run| verdicts(&store, run).iter().map(|rows| eval::text(rows)).collect();
         let side = |run| Side { run, verdicts: verdicts(run) };
         printer.show(&json, || diff_text(&side(&old), &side(&new), &found, alike));

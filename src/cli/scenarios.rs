@@ -25,7 +25,7 @@ use crate::{
         history::{self, Stages},
         review::{Decision, RecordedDecision, ReviewError, append, decisions, edited, line},
     },
-    stage::scenarios::{ScenarioError, file},
+    tasks::{TaskError, file},
     ui::{OutputFormat, Printer},
 };
 
@@ -113,7 +113,7 @@ impl Review {
     }
 }
 
-fn of_file(path: &Path) -> Result<Vec<Scenario>, ScenarioError> {
+fn of_file(path: &Path) -> Result<Vec<Scenario>, TaskError> {
     let (mut tasks, heldout) = file::load(path, (0.0, 0).into())?;
     // Without any held-out task, the stage decides.
     if heldout.is_empty() {

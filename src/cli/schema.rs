@@ -7,7 +7,7 @@ use clap::Args;
 use super::{Outcome, locations::Locations};
 use crate::{
     error::Result,
-    plan::{self, PlanError, Source},
+    plan::{self, PlanError, RunFile},
     ui::Printer,
 };
 
@@ -22,7 +22,7 @@ pub struct Schema {
 impl Schema {
     pub fn execute(self, printer: Printer) -> Result<Outcome> {
         // A file with other mistakes still gets its schema, because editors use the schema to find them.
-        if let Some(Err(cause @ PlanError::Read { .. })) = self.file.as_deref().map(Source::read) {
+        if let Some(Err(cause @ PlanError::Read { .. })) = self.file.as_deref().map(RunFile::read) {
             return Err(cause.into());
         }
         let cards = self.locations.cards(self.file.as_deref());

@@ -20,12 +20,15 @@ use super::{
 };
 use crate::{
     agent::Refusal,
-    data::CallError,
+    data::{self, CallError, Scenario, VerdictRow},
     error::{Diagnostic, Failure, Result},
     mcp::serve_stdio,
     openai::Log,
     report::escape::{outgoing, visible},
-    serve::{AGENT, Agent, ApiServer, AskServer, Keeper, Origin, Permit, Policy, ServeError, Service, check},
+    serve::{
+        AGENT, About as AboutPage, Agent, ApiServer, AskServer, Keeper, Permit, Policy, ServeError, Service,
+        check,
+    },
     stage::{OpenAgent, OpenPolicy},
     ui::{OutputFormat, Printer},
 };
@@ -156,6 +159,14 @@ impl Serve {
         };
         let Subject { policy, run, policies, about, setting } = named.find().await?;
         let Setting { tools, settings, context, notes, scratch } = setting;
+        let verdict: Vec<VerdictRow> = match &about.verdict {
+            Some((table, _)) => data::read(table)?,
+            None => Vec::new(),
+        };
+        let tasks: Vec<Scenario> = match &about.exam {
+            Some((table, _)) => data::read(table)?,
+            None => Vec::new(),
+        };
         let open = Arc::new(OpenPolicy::open(&context, &policy, &settings).await?);
         let queue = usize::from(self.max_requests);
         let report = move |failure: ServeError| {
@@ -171,12 +182,6 @@ impl Serve {
             },
             Some(tools) => {
                 let open = OpenAgent::of(&context, &open, &policy, tools, &settings)?;
-                let origin = || Origin {
-                    model: AGENT.into(),
-                    policy: policy.digest.to_string(),
-                    tools: open.agent.toolbox.functions().to_vec(),
-                };
-                let keeper = keeper.clone().map(|keeper| (keeper, origin()));
                 let asks = self.unapproved(&open)?;
                 if !asks.is_empty() {
                     printer.say(&format!(
@@ -185,7 +190,8 @@ impl Serve {
                         visible(&asks.join(", "))
                     ));
                 }
-                Some(Agent { permit: self.permit(&open)?, open, keeper })
+                let permit = self.permit(&open)?;
+                Some((Agent::new(open, permit, keeper.clone(), AGENT, &policy), tools.clone()))
             }
         };
         notes.take().iter().for_each(|note| printer.say(&format!("note: {}", visible(note))));
@@ -203,10 +209,12 @@ impl Serve {
         let mut service = Service::new(context, settings, all, (queue, tokens), log.clone());
         service.run = run;
         service.keeper = keeper;
-        service.agent = agent.map(|agent| AskServer {
+        service.about = AboutPage::new(about.title.clone(), &verdict, tasks);
+        service.agent = agent.map(|(agent, tools)| AskServer {
             description: about.description(&agent.open.tools),
             title: about.title.clone(),
             agent: Arc::new(agent),
+            tools,
             queue: service.queue.clone(),
             log,
         });
@@ -232,13 +240,17 @@ impl Serve {
     }
 
     fn show(&self, printer: Printer, url: &str, service: &Service) {
-        let models: Vec<&str> = service.models().collect();
+        let models = service.models();
         match printer.format {
             OutputFormat::Json => printer.data(&json!({"url": url, "models": models}).to_string()),
             OutputFormat::Human => {
-                printer.say(&format!("listening on {url}"));
+                let asks = self
+                    .api_key_env
+                    .as_ref()
+                    .map(|name| format!(" (the page asks for the key, the value of {name})"));
+                printer.say(&format!("open     {url}/{}", asks.unwrap_or_default()));
                 printer.say(&format!("openai   {url}/v1 with the models {}", visible(&models.join(", "))));
-                if models.contains(&AGENT) {
+                if service.agent.is_some() {
                     printer.say(&format!("mcp      {url}/mcp"));
                 }
             }

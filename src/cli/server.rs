@@ -14,7 +14,7 @@ use crate::{
     document,
     error::{Diagnostic, Result, did_you_mean},
     mcp::{ServerSpec, Servers, State, Token, Transport},
-    plan::{Overrides, Plan, Source, absolute},
+    plan::{Overrides, Plan, RunFile, absolute},
     secret::{Substitute, hidden, query, substitute, variable_for},
     store::FileDigests,
 };
@@ -251,7 +251,7 @@ fn from_run_file(path: &Path, wanted: Option<&str>) -> Result<NamedServer> {
     let locations = Locations::default();
     let files = FileDigests::load(&locations.store(Some(path))?);
     let overrides = Overrides::new(environment(), Vec::new());
-    let plan = Plan::new(&Source::read(path)?, &overrides, &locations.cards(Some(path)), &files)?;
+    let plan = Plan::new(&RunFile::read(path)?, &overrides, &locations.cards(Some(path)), &files)?;
     let mut servers = plan.servers.iter().flat_map(Servers::iter).peekable();
     if servers.peek().is_none() && wanted.is_none() {
         let reason = "it has no [server]".to_owned();

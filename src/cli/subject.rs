@@ -22,11 +22,11 @@ use crate::{
     error::{At, Diagnostic, Result},
     exec::{
         folder,
-        history::{self, Read, RunHistory, StageHistory, Stages, Written},
+        history::{self, ReadArtifact, RunHistory, StageHistory, Stages, Written},
     },
     hash::{Digest, Encoder},
     mcp::{Servers, State, Transport},
-    plan::{Node, Overrides, Plan, Source, stage_settings},
+    plan::{Node, Overrides, Plan, RunFile, stage_settings},
     stage::{
         self, Artifacts, Card, Cards, Context, Input,
         card::ParamType,
@@ -34,6 +34,7 @@ use crate::{
         policy::AdapterOf,
     },
     store::{FileDigests, Lease, Store},
+    text::percent,
 };
 
 /// What is named on the command line.
@@ -157,7 +158,7 @@ impl About {
             tools.iter().filter(|tool| !tool.synthetic).map(|tool| tool.name.as_str()).collect();
         let of = if self.title.is_empty() { String::new() } else { format!(" of {}", self.title) };
         let success = self.success.map(|success| {
-            format!(" It solved {:.0} % of the tasks that it was examined on.", 100.0 * success)
+            format!(" It solved {} % of the tasks that it was examined on.", percent(success, 0))
         });
         format!(
             "An agent that finds out or does what a task asks for, with the {} tools{of}: {}.{}",
@@ -236,7 +237,7 @@ impl Named<'_> {
         };
         let (folder, label) = self.policy(&store, &run, part, &plan, &finished)?;
         let (examiner, compared) = compared(&plan, &finished).pop().unzip();
-        let compared: Vec<Read> = compared.unwrap_or_default();
+        let compared: Vec<ReadArtifact> = compared.unwrap_or_default();
         let last = compared.last().map(|read| read.digest);
         let reads = compared.clone();
         let compared =
@@ -256,7 +257,7 @@ impl Named<'_> {
         let same = |known: &&Input| known.path.canonicalize().is_ok_and(|known| known == path);
         let digest = policies.iter().find(same).map(|known| known.digest);
         let policy = Input { name: label.clone(), digest: digest.unwrap_or_else(|| digest_of(&path)), path };
-        let headline = run.headline().filter(|_| last == Some(policy.digest));
+        let headline = run.headline.as_ref().filter(|_| last == Some(policy.digest));
         let examined = reads.into_iter().find(|read| read.digest == policy.digest).map(|read| read.name);
         let about = About {
             title: servers.as_deref().map(title).unwrap_or_default(),
@@ -291,7 +292,7 @@ impl Named<'_> {
             Ok((found.folder, format!("{}{stage}", run.id)))
         };
         let Some(name) = self.policy else { return found(part) };
-        let compared: Vec<Read> =
+        let compared: Vec<ReadArtifact> =
             compared(plan, finished).into_iter().rev().flat_map(|(_, read)| read).collect();
         if let Some(input) = compared.iter().find(|input| input.name == name) {
             history::check(store, &run.id, input.from.as_deref().unwrap_or(name), &input.digest)?;
@@ -328,7 +329,7 @@ impl Named<'_> {
         let overrides = Overrides::new(environment(), Vec::new());
         let plan = match run_file {
             Some(file) => {
-                let mut source = Source::read(file)?;
+                let mut source = RunFile::read(file)?;
                 // Its sections are enough.
                 if stage_settings(&source, &overrides, &cards).is_empty() {
                     source = source.upon(LISTING)?;
@@ -451,8 +452,8 @@ fn default(
     name: &str,
 ) -> Result<(Arc<Card>, Map<String, Value>)> {
     let sections = match run_file {
-        Some(file) => Source::read(file)?,
-        None => Source::parse(Path::new("chat.toml"), String::new())?,
+        Some(file) => RunFile::read(file)?,
+        None => RunFile::parse(Path::new("chat.toml"), String::new())?,
     };
     let folder = sections.folder().to_owned();
     let stages = stage_settings(&sections.upon(STAGES)?, overrides, cards);
@@ -530,13 +531,14 @@ fn writer_of<'f>(
 }
 
 /// The stages that compare policies, in their order, each with the policies that it read.
-fn compared<'f>(plan: &Plan, finished: &'f [StageHistory]) -> Vec<(&'f StageHistory, Vec<Read>)> {
+fn compared<'f>(plan: &Plan, finished: &'f [StageHistory]) -> Vec<(&'f StageHistory, Vec<ReadArtifact>)> {
     let of_stage = |stage: &'f StageHistory| {
         let node = nodes(plan).find(|node| node.id == stage.node.id)?;
         let is_compared = |role: &str| {
             node.stage.card.inputs.get(role).is_some_and(|role| role.many && role.artifact == "policy")
         };
-        let read: Vec<Read> = stage.inputs.iter().filter(|input| is_compared(&input.role)).cloned().collect();
+        let read: Vec<ReadArtifact> =
+            stage.inputs.iter().filter(|input| is_compared(&input.role)).cloned().collect();
         (!read.is_empty()).then_some((stage, read))
     };
     finished.iter().filter_map(of_stage).collect()

@@ -7,7 +7,7 @@ use super::{Outcome, run_args::RunArgs, runtime, worker};
 use crate::{
     error::{Diagnostic, Result, did_you_mean},
     exec::jobs::{self, Call, Queue},
-    plan::{self, Plan, Source, TEMPLATES},
+    plan::{self, Plan, RunFile, TEMPLATES},
     store::{FileDigests, StoreError},
     ui::Printer,
 };
@@ -66,7 +66,7 @@ impl Executors {
 impl Submit {
     pub fn execute(self, printer: Printer) -> Result<Outcome> {
         let RunArgs { file, locations, .. } = &self.args;
-        let (source, store) = (Source::read(file)?, locations.store(Some(file))?);
+        let (source, store) = (RunFile::read(file)?, locations.store(Some(file))?);
         let files = FileDigests::load(&store);
         let overrides = self.args.overrides(&source, &store)?;
         let plan = Plan::new(&source, &overrides, &locations.cards(Some(file)), &files)?;

@@ -20,7 +20,7 @@ use super::{
     target::Target,
 };
 use crate::{
-    data::{self, Tool},
+    data::{self, Message, Role, Tool, first_of_user},
     error::Result,
     exec::{
         history::{self, Stages},
@@ -29,9 +29,9 @@ use crate::{
             traces::{decisions, digest, editable, edited, line},
         },
     },
+    recorded::{self, RecordedTrace, Trace},
     secret,
     text::start_of,
-    traces::{self, Found, Trace},
     ui::{OutputFormat, Printer, plural},
     web::TraceReview,
 };
@@ -75,6 +75,7 @@ impl Traces {
         for node in nodes {
             let outputs = stages.stage(node).outputs;
             if let Some(table) = outputs.iter().find(|output| output.output == "tools") {
+                history::check(&store, &run.id, "tools", &table.digest)?;
                 let tools: Vec<Tool> = data::read(&table.path)?;
                 return Ok(tools.into_iter().map(|tool| tool.name).collect());
             }
@@ -83,7 +84,7 @@ impl Traces {
     }
 
     pub fn execute(self, printer: Printer) -> Result<Outcome> {
-        let found = traces::read_all(&self.paths)?;
+        let found = recorded::read_all(&self.paths)?;
         let tools = self.tools.as_deref().map(|run| self.tools(run)).transpose()?;
         let Some(out) = &self.out else {
             list(printer, &found, tools.as_deref());
@@ -93,7 +94,7 @@ impl Traces {
         if self.page {
             return super::ui::serve(printer, Arc::new(TraceReview::new(found, out.clone())), self.port);
         }
-        let mut open: Vec<(&Found, &Trace)> = found
+        let mut open: Vec<(&RecordedTrace, &Trace)> = found
             .iter()
             .filter_map(|found| Some((found, found.trace.as_ref().ok()?)))
             .filter(|(_, trace)| !known.contains_key(&digest(trace)))
@@ -117,7 +118,7 @@ impl Traces {
                 0
             }
         };
-        let is_unusable = |found: &&Found| match &found.trace {
+        let is_unusable = |found: &&RecordedTrace| match &found.trace {
             Err(_) => true,
             Ok(trace) => {
                 !is_asked
@@ -152,10 +153,10 @@ fn doubts(trace: &Trace, tools: Option<&[String]>) -> Vec<String> {
         names.map(str::to_owned).collect()
     });
     let offered = tools.or(own.as_deref());
-    let unknown = offered.map(|offered| traces::unknown_tools(trace, offered)).unwrap_or_default();
-    let ending = traces::ending(trace);
+    let unknown = offered.map(|offered| recorded::unknown_tools(trace, offered)).unwrap_or_default();
+    let ending = recorded::ending(trace);
     let mut doubts = Vec::new();
-    doubts.extend(traces::secret(trace).map(|kind| format!("holds what looks like {kind}")));
+    doubts.extend(recorded::secret(trace).map(|kind| format!("holds what looks like {kind}")));
     doubts.extend((ending != "an answer").then(|| format!("ends with {ending}, without an answer")));
     doubts.extend(unknown.iter().map(|name| format!("calls `{name}`, which is not offered")));
     doubts
@@ -163,26 +164,23 @@ fn doubts(trace: &Trace, tools: Option<&[String]>) -> Vec<String> {
 
 /// The first message of the user, unless it holds a secret.
 fn first_message(trace: &Trace) -> &str {
-    let asked = trace.messages.iter().find(|message| message["role"] == "user");
-    let text = asked.and_then(|message| message["content"].as_str()).unwrap_or_default();
+    let text = first_of_user(&trace.messages).unwrap_or_default();
     if secret::in_text(text).is_some() { "…" } else { text }
 }
 
 /// Characters of a first message in the list.
 const FIRST: usize = 60;
 
-fn list(printer: Printer, found: &[Found], tools: Option<&[String]>) {
-    let row = |found: &Found| {
+fn list(printer: Printer, found: &[RecordedTrace], tools: Option<&[String]>) {
+    let row = |found: &RecordedTrace| {
         let mut row = json!({"place": found.place, "format": found.format});
         match &found.trace {
             Ok(trace) => {
-                let count =
-                    |role: &str| trace.messages.iter().filter(|message| message["role"] == role).count();
-                row["turns"] = count("assistant").into();
-                row["results"] = count("tool").into();
+                row["turns"] = trace.count(Role::Assistant).into();
+                row["results"] = trace.count(Role::Tool).into();
                 row["repairs"] = trace.repairs.clone().into();
                 row["task"] = first_message(trace).into();
-                row["ends"] = traces::ending(trace).into();
+                row["ends"] = recorded::ending(trace).into();
                 row["doubts"] = doubts(trace, tools).into();
             }
             Err(why) => row["unusable"] = why.as_str().into(),
@@ -231,7 +229,7 @@ fn total(rows: &[Value]) -> String {
     match reasons.is_empty() {
         true => format!("{all}, all usable\n"),
         false => {
-            let groups = traces::in_groups(reasons.iter().map(String::as_str));
+            let groups = recorded::in_groups(reasons.iter().map(String::as_str));
             format!("{all}, {usable} usable; {} not: {groups}\n", reasons.len())
         }
     }
@@ -239,12 +237,13 @@ fn total(rows: &[Value]) -> String {
 
 /// Asks for a decision on each conversation; returns how many are left.
 fn review(
-    open: &[(&Found, &Trace)],
+    open: &[(&RecordedTrace, &Trace)],
     input: &mut impl BufRead,
     say: &mut dyn FnMut(&str),
     save: &mut dyn FnMut(&Value) -> Result<(), ReviewError>,
 ) -> Result<usize, ReviewError> {
-    let card = |(found, trace): &(&Found, &Trace), place: usize| shown(found, trace, place, open.len());
+    let card =
+        |(found, trace): &(&RecordedTrace, &Trace), place: usize| shown(found, trace, place, open.len());
     let questions = ["first user message (empty keeps it): ", "last answer (empty keeps it): "];
     review::review(open, input, say, card, questions, |(found, trace), choice| {
         let decided = match choice {
@@ -258,8 +257,8 @@ fn review(
 
 /// The new texts of an edit by the number of their message: of the first of the user and of the last answer, unless empty.
 fn given(trace: &Trace, [task, answer]: [String; 2]) -> BTreeMap<usize, String> {
-    let first = trace.messages.iter().position(|message| message["role"] == "user");
-    let is_answer = |message: &Value| message["role"] == "assistant" && editable(message).is_some();
+    let first = trace.messages.iter().position(|message| message.role == Role::User);
+    let is_answer = |message: &Message| message.role == Role::Assistant && editable(message).is_some();
     let texts = [(first, task), (trace.messages.iter().rposition(is_answer), answer)].into_iter();
     let texts = texts.filter_map(|(place, text)| Some((place?, text)));
     texts.filter(|(_, text)| !text.is_empty()).collect()
@@ -268,18 +267,15 @@ fn given(trace: &Trace, [task, answer]: [String; 2]) -> BTreeMap<usize, String> 
 /// Characters of a message that are shown.
 const SHOWN: usize = 600;
 
-fn shown(found: &Found, trace: &Trace, place: usize, of: usize) -> String {
+fn shown(found: &RecordedTrace, trace: &Trace, place: usize, of: usize) -> String {
     let mut text = format!("\n{place}/{of}  {}\n", found.place);
     let cut = |text: &str| text.chars().take(SHOWN).collect::<String>();
     for message in &trace.messages {
-        let role = message["role"].as_str().unwrap_or_default();
-        let mut said = message["content"].as_str().unwrap_or_default().to_owned();
-        for call in message["tool_calls"].as_array().into_iter().flatten() {
-            let function = &call["function"];
-            let name = function["name"].as_str().unwrap_or_default();
-            said += &format!(" → {name} {}", function["arguments"]);
+        let mut said = message.text.clone();
+        for call in &message.calls {
+            said += &format!(" → {} {}", call.name, call.arguments_json());
         }
-        text += &format!("{role}: {}\n", cut(said.trim()));
+        text += &format!("{}: {}\n", message.role.name(), cut(said.trim()));
     }
     trace.repairs.iter().for_each(|repair| text += &format!("note: {repair}\n"));
     text
@@ -305,7 +301,7 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("some.jsonl");
         std::fs::write(&path, items.map(|item| format!("{item}\n")).concat()).unwrap();
-        let found = traces::read(&path).unwrap();
+        let found = recorded::read(&path).unwrap();
         let said: Vec<Vec<String>> =
             found.iter().map(|found| doubts(found.trace.as_ref().unwrap(), None)).collect();
         assert_eq!(
@@ -334,31 +330,31 @@ mod tests {
         );
     }
 
-    fn found() -> Vec<Found> {
+    fn found() -> Vec<RecordedTrace> {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("some.jsonl");
         let item = |task: &str| json!({"messages": [{"role": "user", "content": task}, {"role": "assistant", "content": "7"}]});
         let lines: String = ["one", "two", "three"].iter().map(|task| format!("{}\n", item(task))).collect();
         std::fs::write(&path, lines + "{\"text\": 1}\n").unwrap();
-        traces::read(&path).unwrap()
+        recorded::read(&path).unwrap()
     }
 
     #[test]
     fn what_is_accepted_or_edited_is_read_again_and_what_is_dropped_is_not() {
         let (found, folder) = (found(), tempfile::tempdir().unwrap());
         let out = folder.path().join("kept.jsonl");
-        let open: Vec<(&Found, &Trace)> =
+        let open: Vec<(&RecordedTrace, &Trace)> =
             found.iter().filter_map(|found| Some((found, found.trace.as_ref().ok()?))).collect();
         let mut save = |line: &Value| append(&out, line);
         let keys = "a\nd\nx\ne\nthe third\n8\n";
         let left = review(&open, &mut keys.as_bytes(), &mut |_| {}, &mut save).unwrap();
         assert_eq!((open.len(), left), (3, 0));
-        let kept = traces::read(&out).unwrap();
-        let messages = |found: &Found| found.trace.as_ref().unwrap().messages.clone();
+        let kept = recorded::read(&out).unwrap();
+        let messages = |found: &RecordedTrace| found.trace.as_ref().unwrap().messages.clone();
         assert_eq!(kept.len(), 2);
         assert_eq!(messages(&kept[0]), messages(&found[0]));
         let edited = messages(&kept[1]);
-        assert_eq!((&edited[0]["content"], &edited[1]["content"]), (&json!("the third"), &json!("8")));
+        assert_eq!((edited[0].text.as_str(), edited[1].text.as_str()), ("the third", "8"));
         let decided = decisions(&out).unwrap();
         assert_eq!(decided.len(), 3, "all three are decided, the edited one by what it was");
         assert!(decided.contains_key(&digest(open[2].1)));
@@ -367,7 +363,7 @@ mod tests {
     #[test]
     fn the_end_of_input_leaves_the_rest() {
         let found = found();
-        let open: Vec<(&Found, &Trace)> =
+        let open: Vec<(&RecordedTrace, &Trace)> =
             found.iter().filter_map(|found| Some((found, found.trace.as_ref().ok()?))).collect();
         let left = review(&open, &mut "s\na\n".as_bytes(), &mut |_| {}, &mut |_| Ok(())).unwrap();
         assert_eq!(left, 2);

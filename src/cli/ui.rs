@@ -4,7 +4,12 @@ use std::sync::Arc;
 
 use clap::Args;
 
-use super::{Outcome, interrupted, locations::Locations, runtime, target::Target};
+use super::{
+    Outcome, interrupted,
+    locations::{Locations, cache_option},
+    runtime,
+    target::Target,
+};
 use crate::{
     error::Result,
     exec::history,
@@ -27,13 +32,14 @@ pub struct Ui {
 
 impl Ui {
     pub fn execute(self, printer: Printer) -> Result<Outcome> {
-        let (mut stores, mut chosen): (Vec<Store>, Vec<String>) = (Vec::new(), Vec::new());
+        let (mut stores, mut chosen): (Vec<(Store, String)>, Vec<String>) = (Vec::new(), Vec::new());
         let latest = vec!["latest".to_owned()];
         for run in if self.runs.is_empty() { &latest } else { &self.runs } {
             let Target { store, run, .. } = Target::new(&self.locations, run)?;
             let id = history::run(&store, &run)?.id;
-            if !stores.iter().any(|known| known.root() == store.root()) {
-                stores.push(store);
+            if !stores.iter().any(|(known, _)| known.root() == store.root()) {
+                let option = cache_option(&store);
+                stores.push((store, option));
             }
             chosen.push(id);
         }
@@ -62,7 +68,7 @@ pub fn serve(printer: Printer, page: Arc<impl Page>, port: u16) -> Result<Outcom
 /// # Errors
 /// If no port can be bound.
 pub fn serve_run(printer: Printer, store: &Store, run: &str) -> Result<()> {
-    let site = Arc::new(Site::new(vec![store.clone()], vec![run.to_owned()]));
+    let site = Arc::new(Site::new(vec![(store.clone(), cache_option(store))], vec![run.to_owned()]));
     // One thread: the page must not slow down the run.
     let mut builder = tokio::runtime::Builder::new_current_thread();
     let runtime = builder.enable_all().max_blocking_threads(1).build().map_err(super::NoRuntime)?;

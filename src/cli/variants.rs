@@ -8,10 +8,12 @@ use serde_json::{Value, json};
 use super::Outcome;
 use crate::{
     error::{Diagnostic, Result},
+    eval::points,
     exec::history,
     plan::Plan,
     report::{NotComparable, Replicated, Replicates, replicates},
     store::Store,
+    text,
     ui::{OutputFormat, Printer, aligned},
     view,
 };
@@ -169,13 +171,13 @@ fn named(Variant { value, seed, .. }: &Variant) -> String {
 }
 
 fn percent(share: f64) -> String {
-    format!("{:.1}", 100.0 * share)
+    text::percent(share, 1)
 }
 
 /// `+34.5 [+28, +41]`, of the mean over the seeds.
 fn gain(row: Option<&Replicated>) -> String {
     let gain = row.and_then(|row| row.gain);
     gain.map_or_else(String::new, |[gain, low, high]| {
-        format!("{:+.1} [{:+.0}, {:+.0}]", 100.0 * gain, 100.0 * low, 100.0 * high)
+        format!("{} [{}, {}]", points(gain, 1), points(low, 0), points(high, 0))
     })
 }

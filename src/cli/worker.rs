@@ -19,7 +19,7 @@ use crate::{
 };
 
 #[derive(Args)]
-pub struct Worker {
+pub struct WorkerArgs {
     run: String,
     #[arg(long)]
     cache: PathBuf,
@@ -30,7 +30,7 @@ pub struct Worker {
     job: PathBuf,
 }
 
-impl Worker {
+impl WorkerArgs {
     pub fn execute(self, printer: Printer) -> Result<Outcome> {
         let (store, job) = (Store::open(&self.cache)?, JobFolder::at(self.job));
         Ok(match work_on(&store, &self.run, self.stages, &job, &|text| printer.say(text))? {

@@ -20,7 +20,7 @@ use tokio::net::TcpListener;
 
 use self::{desk::Desk, fixture::Fixture, sqlite::Database};
 
-pub use self::{error::DemoError, server::Server, sqlite::DatabaseError};
+pub use self::{error::DemoError, server::DemoSession, sqlite::DatabaseError};
 
 /// The names of the demo servers.
 pub const KINDS: [&str; 2] = ["sqlite", "desk"];
@@ -30,7 +30,7 @@ pub const HTTP_PATH: &str = "/mcp";
 
 /// A demo server that is bound to its port but does not answer yet.
 pub struct HttpServer {
-    server: Server,
+    server: DemoSession,
     listener: TcpListener,
 }
 
@@ -74,12 +74,12 @@ impl HttpServer {
 
 /// # Errors
 /// If there is no such server, or its data cannot be built.
-pub fn open(kind: &str) -> Result<Server, DemoError> {
+pub fn open(kind: &str) -> Result<DemoSession, DemoError> {
     match kind {
-        "sqlite" => Ok(Server::new(Database::open().map_err(DemoError::DemoDatabase)?)),
-        "desk" => Ok(Server::new(Desk::open())),
+        "sqlite" => Ok(DemoSession::new(Database::open().map_err(DemoError::DemoDatabase)?)),
+        "desk" => Ok(DemoSession::new(Desk::open())),
         // Not in `KINDS`: nothing to try mcprl with.
-        "conformance" => Ok(Server::new(Fixture)),
+        "conformance" => Ok(DemoSession::new(Fixture)),
         unknown => Err(DemoError::UnknownDemo(unknown.to_owned())),
     }
 }

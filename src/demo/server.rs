@@ -104,9 +104,9 @@ pub(super) fn tool(
 
 /// One session with a demo.
 #[derive(Clone)]
-pub struct Server(Arc<dyn Demo>);
+pub struct DemoSession(Arc<dyn Demo>);
 
-impl Server {
+impl DemoSession {
     pub(super) fn new(demo: impl Demo) -> Self {
         Self(Arc::new(demo))
     }
@@ -116,7 +116,7 @@ impl Server {
     }
 }
 
-impl ServerHandler for Server {
+impl ServerHandler for DemoSession {
     fn get_info(&self) -> ServerConfig {
         ServerConfig::new(ServerCapabilities::builder().enable_tools().build())
             .with_server_info(Implementation::new(self.0.name(), env!("CARGO_PKG_VERSION")))

@@ -4,7 +4,10 @@
 use serde::Serialize;
 
 use super::verdict::{Finding, Mode, reported_mode, splits};
-use crate::data::{VerdictRow, is_of_trained_cases};
+use crate::{
+    data::{VerdictRow, is_of_trained_cases},
+    text,
+};
 
 /// The result of a comparison.
 #[derive(Debug, Clone, PartialEq, Serialize)]
@@ -36,6 +39,8 @@ pub struct Standing {
     pub all_right: Option<(f64, u32)>,
     /// The share solved by protocol: every call in the form of the chat template, the answer given to `complete_task`.
     pub by_protocol: Option<f64>,
+    /// Whether it is one of the policies to choose from, as [`VerdictRow::is_candidate`] says.
+    pub is_candidate: bool,
 }
 
 /// A paired difference in success between two policies, with its 95 % interval.
@@ -51,12 +56,7 @@ pub struct Difference {
     pub p: Option<f64>,
     /// The smallest difference that so many tasks show, with 80 % power.
     pub detectable: Option<f64>,
-    #[serde(serialize_with = "label")]
     pub finding: Finding,
-}
-
-fn label<S: serde::Serializer>(finding: &Finding, serializer: S) -> Result<S::Ok, S::Error> {
-    serializer.serialize_str(finding.label())
 }
 
 /// Which policy to use.
@@ -72,6 +72,22 @@ impl Advice {
     /// `Use trained: it solves 62.0 points more than base [+53, +71]`, with a full stop.
     pub fn sentence(&self) -> String {
         format!("Use {}: {}.", self.policy, self.why)
+    }
+}
+
+impl Headline {
+    /// The last policy of those to choose from, after the baseline if that is another one.
+    pub fn ends(&self) -> Option<(Option<&Standing>, &Standing)> {
+        let last = self.policies.iter().rfind(|standing| standing.is_candidate).or(self.policies.last())?;
+        let baseline = self.policies.first().filter(|first| first.policy != last.policy);
+        Some((baseline, last))
+    }
+
+    /// The difference of the last policy to the baseline.
+    pub fn gain(&self) -> Option<&Difference> {
+        let (baseline, last) = self.ends()?;
+        let to = &baseline?.policy;
+        self.differences.iter().find(|found| found.policy == last.policy && found.to == *to)
     }
 }
 
@@ -97,6 +113,7 @@ pub fn headline(rows: &[VerdictRow]) -> Option<Headline> {
         sampled: sampled(&row.policy).filter(|row| row.mode != mode).map(|row| row.success),
         all_right: sampled(&row.policy).and_then(all_right),
         by_protocol: row.success_strict,
+        is_candidate: row.is_candidate(),
     };
     let baseline = *all.first()?;
     let differences = all.iter().flat_map(|row| [to_baseline(row, &baseline.policy), to_previous(row)]);
@@ -136,7 +153,7 @@ pub(super) fn to_previous(row: &VerdictRow) -> Option<Difference> {
         high,
         p: row.step_p_adjusted,
         detectable: None,
-        finding: Finding::of_test(row.step?, row.step_p_adjusted?),
+        finding: Finding::of_test(row.step_p_adjusted?, (low, high)),
     })
 }
 
@@ -222,10 +239,11 @@ pub(super) fn interval(found: &Difference) -> String {
 
 /// A difference of shares in points, with a sign unless it rounds to zero.
 pub fn points(difference: f64, digits: usize) -> String {
-    let text = format!("{:+.digits$}", 100.0 * difference);
-    if text.trim_start_matches(['+', '-']).chars().all(|c| matches!(c, '0' | '.')) {
-        text.trim_start_matches(['+', '-']).to_owned()
-    } else {
-        text
+    let text = text::percent(difference, digits);
+    let size = text.trim_start_matches('-');
+    match size.chars().all(|c| matches!(c, '0' | '.')) {
+        true => size.to_owned(),
+        false if difference > 0.0 => format!("+{text}"),
+        false => text,
     }
 }

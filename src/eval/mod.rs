@@ -18,10 +18,10 @@ mod tests;
 
 pub use cut::cut;
 pub use headline::{Advice, Difference, Headline, Standing, headline, points};
-pub use report::{Paint, comparison, outcome, report, summary, text};
+pub use report::{Paint, Sentence, claim, comparison, outcome, report, summary, text};
 pub use statistics::{
     Clusters, DEFAULT_DISCORDANCE, Interval, bootstrap_mean, difference_interval, holm, rate_interval,
     sign_flip, smallest_difference, tasks_needed,
 };
-pub use verdict::{Comparison, Episode, Finding, Mode, metrics, reported_mode, verdict};
+pub use verdict::{Comparison, Episode, Finding, Mode, metrics, overall, reported_mode, verdict};
 pub use vote::{majority, vote_name};

@@ -5,11 +5,16 @@
 
 use std::{collections::BTreeMap, fmt::Write};
 
+use serde::Serialize;
+
 use super::{
     headline::{Difference, Headline, Standing, headline, interval, points, to_baseline, to_previous},
     verdict::{Finding, reported_mode, splits},
 };
-use crate::data::{VerdictRow, is_of_trained_cases};
+use crate::{
+    data::{VerdictRow, is_of_trained_cases},
+    text::percent,
+};
 
 /// Styles a text by its finding, with colour or not at all. It must not change the text's width.
 pub type Paint = fn(Finding, &str) -> String;
@@ -45,26 +50,40 @@ pub fn summary(rows: &[VerdictRow], paint: Paint) -> String {
 /// At most four lines: how well the policies do, the sentence on the last one, which to use, and the kinds of task that this
 /// one solves least.
 pub fn outcome(rows: &[VerdictRow], paint: Paint) -> String {
-    let Some(found) = headline(rows) else { return sentences(rows, paint) };
-    let is_candidate =
-        |name: &str| rows.iter().any(|row| row.policy == name && row.scope == "all" && row.is_candidate());
-    let candidates: Vec<&Standing> =
-        found.policies.iter().filter(|standing| is_candidate(&standing.policy)).collect();
+    let Some(found) = headline(rows) else { return joined(rows, paint) };
+    let candidates: Vec<&Standing> = found.policies.iter().filter(|standing| standing.is_candidate).collect();
     let mut lines = Vec::new();
     if candidates.len() > 1 {
         let each = candidates.iter().map(|one| format!("{} {} %", one.policy, percent(one.success, 1)));
         let Headline { tasks, mode, .. } = found;
         lines.push(format!("{} of {tasks} held-out tasks, {mode}", each.collect::<Vec<_>>().join(" → ")));
     }
-    let all = sentences(rows, paint);
-    let last = candidates.last().map_or("", |last| &last.policy);
-    let of_last =
-        found.differences.iter().position(|one| one.policy == last && one.to == found.policies[0].policy);
-    lines.extend(of_last.and_then(|at| all.lines().nth(at)).or(all.lines().next()).map(str::to_owned));
+    lines.extend(claim_of(&found, sentences(rows, paint)).map(|claim| claim.text));
     lines.extend(found.advice.as_ref().map(super::Advice::sentence));
+    let last = found.ends().map_or("", |(_, last)| &last.policy);
     let used = found.advice.as_ref().map_or(last, |advice| &advice.policy);
     lines.extend(weakest(rows, used, found.mode));
     lines.join("\n")
+}
+
+/// A sentence of a verdict, with the finding that decides its colour.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct Sentence {
+    /// None for a single policy.
+    pub finding: Option<Finding>,
+    pub text: String,
+}
+
+/// The sentence on the last policy against the baseline; of a single policy, its success.
+pub fn claim(rows: &[VerdictRow]) -> Option<Sentence> {
+    claim_of(&headline(rows)?, sentences(rows, plain))
+}
+
+/// That one of these sentences, which are in the order of the differences.
+fn claim_of(found: &Headline, mut sentences: Vec<Sentence>) -> Option<Sentence> {
+    let of_last = found.gain().and_then(|gain| found.differences.iter().position(|one| one == gain));
+    let at = of_last.unwrap_or(0);
+    (at < sentences.len()).then(|| sentences.swap_remove(at))
 }
 
 /// Fewest tasks of a kind that its success is shown of.
@@ -98,15 +117,15 @@ pub fn text(rows: &[VerdictRow]) -> String {
     with_advice(rows, plain)
 }
 
-/// Only a sentence for each comparison.
-pub fn comparison(rows: &[VerdictRow]) -> String {
+/// Only a sentence for each comparison: with the baseline, and with the policy before.
+pub fn comparison(rows: &[VerdictRow]) -> Vec<Sentence> {
     sentences(rows, plain)
 }
 
 fn with_advice(rows: &[VerdictRow], paint: Paint) -> String {
     let advice = headline(rows).and_then(|found| found.advice);
     let advice = advice.map(|advice| format!("\n{}", advice.sentence()));
-    sentences(rows, paint) + &advice.unwrap_or_default()
+    joined(rows, paint) + &advice.unwrap_or_default()
 }
 
 fn standings_title(found: &Headline) -> String {
@@ -234,10 +253,15 @@ fn title(policy: &str, baseline: &str, cut: &str, mode: &str) -> String {
     format!("{policy} against {baseline} by {cut}, {mode}, success in %")
 }
 
-/// The verdict, a line for each comparison: with the baseline, and with the policy before.
-pub(super) fn sentences(rows: &[VerdictRow], paint: Paint) -> String {
+/// The verdict, a line for each comparison.
+pub(super) fn joined(rows: &[VerdictRow], paint: Paint) -> String {
+    let all: Vec<String> = sentences(rows, paint).into_iter().map(|sentence| sentence.text).collect();
+    if all.is_empty() { "nothing to compare".to_owned() } else { all.join("\n") }
+}
+
+fn sentences(rows: &[VerdictRow], paint: Paint) -> Vec<Sentence> {
     let mode = reported_mode(rows);
-    let Some(found) = headline(rows) else { return "nothing to compare".to_owned() };
+    let Some(found) = headline(rows) else { return Vec::new() };
     let on = if found.of_trained_cases { "unseen phrasings" } else { "held-out tasks" };
     let in_mode = |row: &&VerdictRow| row.mode == mode;
     let baseline = found.policies[0].policy.as_str();
@@ -252,17 +276,19 @@ pub(super) fn sentences(rows: &[VerdictRow], paint: Paint) -> String {
         for of in comparisons {
             let others: Vec<(&str, Finding)> =
                 by_split().filter_map(|row| Some((row.slice.as_str(), of(row)?.finding))).collect();
-            lines.extend(of(all).map(|difference| sentence(&difference, on, &others, paint)));
+            lines.extend(of(all).map(|difference| Sentence {
+                finding: Some(difference.finding),
+                text: sentence(&difference, on, &others, paint),
+            }));
         }
     }
-    match (lines.is_empty(), found.policies.first()) {
-        (true, Some(alone)) => {
-            let (low, high) = (100.0 * alone.low, 100.0 * alone.high);
-            let success = format!("{} % [{low:.0}, {high:.0}]", percent(alone.success, 1));
-            format!("{} alone, nothing to compare: success {success}", alone.policy)
-        }
-        _ => lines.join("\n"),
+    if let (true, Some(alone)) = (lines.is_empty(), found.policies.first()) {
+        let [low, high] = [alone.low, alone.high].map(|bound| percent(bound, 0));
+        let success = format!("{} % [{low}, {high}]", percent(alone.success, 1));
+        let text = format!("{} alone, nothing to compare: success {success}", alone.policy);
+        lines.push(Sentence { finding: None, text });
     }
+    lines
 }
 
 /// `trained beats base on held-out tasks: +43.3 points [+36, +50], p < 0.001; no measurable gain on c`.
@@ -279,9 +305,14 @@ fn sentence(difference: &Difference, on: &str, by_split: &[(&str, Finding)], pai
     });
     let seen = detectable.filter(|_| *finding == Finding::NoMeasurableGain);
     let seen = seen.map_or_else(String::new, |least| {
-        format!(" (not below 0.05; so many tasks show differences from {:.0} points)", 100.0 * least)
+        format!(" (an exam like this sees differences of {:.0} points or more)", 100.0 * least)
     });
     let figures = format!("{} points {}{p}{seen}", points(*gain, 1), interval(difference));
+    let is_vague = |other: &Finding| *other == Finding::NoMeasurableGain && finding != other;
+    if by_split.len() > 1 && by_split.iter().all(|(_, other)| is_vague(other)) {
+        return paint(*finding, &format!("{claim}: {figures}"))
+            + "; no split alone has enough tasks to show it";
+    }
     let mut others: BTreeMap<Finding, Vec<&str>> = BTreeMap::new();
     for (slice, other) in by_split.iter().filter(|(_, other)| other != finding) {
         others.entry(*other).or_default().push(slice);
@@ -475,10 +506,6 @@ fn gain(row: &VerdictRow, digits: usize) -> String {
         }
         _ => String::new(),
     }
-}
-
-fn percent(share: f64, digits: usize) -> String {
-    format!("{:.digits$}", 100.0 * share)
 }
 
 fn p_value(p: f64) -> String {

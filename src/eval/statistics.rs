@@ -245,15 +245,16 @@ pub fn sign_flip(differences: &Clusters) -> f64 {
         return 1.0;
     }
     let observed = moves.iter().sum::<i64>().unsigned_abs() as usize / divisor;
-    let moves: Vec<usize> = moves.iter().map(|by| by.unsigned_abs() as usize / divisor).collect();
-    // The probability of every sum from -reach to reach.
+    let mut moves: Vec<usize> = moves.iter().map(|by| by.unsigned_abs() as usize / divisor).collect();
+    // The probability of every sum from -reach to reach. The short moves come first, while there are few sums.
     let reach: usize = moves.iter().sum();
-    let mut chances = vec![0.0; 2 * reach + 1];
-    chances[reach] = 1.0;
+    moves.sort_unstable();
+    let mut chances = vec![1.0];
     for by in moves.into_iter().filter(|by| *by > 0) {
-        let from = |place: Option<usize>| place.and_then(|place| chances.get(place)).copied().unwrap_or(0.0);
-        chances =
-            (0..chances.len()).map(|at| (from(at.checked_sub(by)) + from(Some(at + by))) / 2.0).collect();
+        let mut next = vec![0.0; chances.len() + 2 * by];
+        next.iter_mut().zip(&chances).for_each(|(next, chance)| *next = chance / 2.0);
+        next[2 * by..].iter_mut().zip(&chances).for_each(|(next, chance)| *next += chance / 2.0);
+        chances = next;
     }
     let tail: f64 = chances[reach + observed..].iter().sum();
     if observed == 0 { 1.0 } else { (2.0 * tail).min(1.0) }

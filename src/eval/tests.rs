@@ -1,5 +1,5 @@
 use super::{
-    report::{plain, sentences},
+    report::{joined, plain},
     *,
 };
 use crate::data::{Change, Scenario, Sparse, VerdictRow};
@@ -143,7 +143,7 @@ fn equal_policies_have_no_measurable_gain() {
     let a = row(&rows, "a", "trained");
     assert_eq!((a.gain, a.p_value), (Some(0.0), Some(1.0)));
     assert!(
-        sentences(&rows, plain)
+        joined(&rows, plain)
             .starts_with("no measurable gain of trained over base on held-out tasks: 0.0 points")
     );
 }
@@ -152,7 +152,7 @@ fn equal_policies_have_no_measurable_gain() {
 fn the_verdict_is_one_sentence_with_the_splits_that_differ() {
     let verdict = |splits: &[(&str, &[Outcome])]| {
         let (scenarios, episodes) = exam(splits);
-        sentences(&rows_of(&["base", "trained"], &scenarios, &episodes), plain)
+        joined(&rows_of(&["base", "trained"], &scenarios, &episodes), plain)
     };
     let better = [(false, true, 40), (true, true, 20)];
     let alike = [(true, true, 20), (true, false, 1), (false, true, 1)];
@@ -166,7 +166,7 @@ fn the_verdict_is_one_sentence_with_the_splits_that_differ() {
     insta::assert_snapshot!(exams.map(verdict).join("\n"), @r"
     trained beats base on held-out tasks: +66.7 points [+51, +78], p < 0.001
     trained beats base on held-out tasks: +29.8 points [+15, +44], p < 0.001; no measurable gain on c; worse on d
-    no measurable gain of trained over base on held-out tasks: 0.0 points [-18, +18], p = 1.000 (not below 0.05; so many tasks show differences from 32 points)
+    no measurable gain of trained over base on held-out tasks: 0.0 points [-18, +18], p = 1.000 (an exam like this sees differences of 32 points or more)
     trained is worse than base on held-out tasks: -35.3 points [-53, -13], p = 0.004; no measurable gain on a
     ");
 }
@@ -329,7 +329,7 @@ fn each_policy_is_compared_with_the_first_and_with_the_one_before() {
     let start = row(&rows, "all", "start");
     assert_eq!((start.gain, start.previous.as_deref(), start.step), (Some(0.5), None, None));
     assert_eq!(metrics(&rows)["all.trained.step"], 0.12);
-    insta::assert_snapshot!(sentences(&rows, plain), @r"
+    insta::assert_snapshot!(joined(&rows, plain), @r"
     start beats base on held-out tasks: +50.0 points [+39, +59], p < 0.001
     trained beats base on held-out tasks: +62.0 points [+51, +71], p < 0.001
     trained beats start on held-out tasks: +12.0 points [+5, +19], p < 0.001
@@ -481,7 +481,7 @@ fn no_measurable_gain_is_explained() {
     };
     let episodes: Vec<Episode> = scenarios.iter().enumerate().flat_map(of).collect();
     let text = text(&rows_of(&["base", "trained"], &scenarios, &episodes));
-    assert!(text.contains("p = 0.500 (not below 0.05; so many tasks show differences from"), "{text}");
+    assert!(text.contains("p = 0.500 (an exam like this sees differences of"), "{text}");
 }
 
 #[test]
@@ -512,7 +512,7 @@ fn the_report_reads_as_plain_text() {
     insta::assert_snapshot!(page, @r"
     # Verdict
 
-    no measurable gain of trained over base on held-out tasks: +14.0 points [-10, +37], p = 0.654 (not below 0.05; so many tasks show differences from 32 points); better on a; worse on d  
+    no measurable gain of trained over base on held-out tasks: +14.0 points [-10, +37], p = 0.654 (an exam like this sees differences of 32 points or more); better on a; worse on d  
     Use base: trained is not measurably better (+14.0 [-10, +37]).
 
     43 held-out tasks, greedy, success in %:
@@ -609,7 +609,7 @@ fn a_run_ends_with_the_table_of_splits_and_the_verdict() {
     base        44.2  30 to 60        44.2
     trained     58.1  43 to 72        58.1
 
-    no measurable gain of trained over base on held-out tasks: +14.0 points [-10, +37], p = 0.654 (not below 0.05; so many tasks show differences from 32 points);_better_on_a; worse on d
+    no measurable gain of trained over base on held-out tasks: +14.0 points [-10, +37], p = 0.654 (an exam like this sees differences of 32 points or more);_better_on_a; worse on d
     Use base: trained is not measurably better (+14.0 [-10, +37]).
     ");
 }
@@ -721,4 +721,55 @@ fn tasks_about_changes_have_a_row_with_what_failed_episodes_changed() {
     assert!(rows.iter().filter(|row| row.scope != "changes").all(|row| row.changed_nothing.is_none()));
     let page = report(&rows, &[]);
     assert!(page.contains("## Changes") && page.contains("changed something else"), "{page}");
+}
+
+#[test]
+fn a_gain_over_all_does_not_read_as_none_on_its_splits() {
+    let row = |scope: &str, slice: &str, policy: &str, p: f64| VerdictRow {
+        scope: scope.into(),
+        slice: slice.into(),
+        mode: "greedy".into(),
+        policy: policy.into(),
+        scenarios: 40,
+        gain: (policy != "base").then_some(0.042),
+        gain_low: (policy != "base").then_some(0.01),
+        gain_high: (policy != "base").then_some(0.08),
+        p_adjusted: (policy != "base").then_some(p),
+        ..VerdictRow::default()
+    };
+    let rows = |on_b: f64| -> Vec<VerdictRow> {
+        let slices = [("all", "all", 0.043), ("split", "a", 0.3), ("split", "b", on_b)];
+        slices
+            .into_iter()
+            .flat_map(|(scope, slice, p)| ["base", "trained"].map(|policy| row(scope, slice, policy, p)))
+            .collect()
+    };
+    let vague = joined(&rows(0.2), plain);
+    assert!(vague.ends_with("; no split alone has enough tasks to show it"), "{vague}");
+    let partly = joined(&rows(0.01), plain);
+    assert!(partly.ends_with("; no measurable gain on a"), "{partly}");
+    let mut wide = rows(0.01);
+    wide.iter_mut().filter(|row| row.gain.is_some()).for_each(|row| row.gain_low = Some(-0.01));
+    let wide = joined(&wide, plain);
+    assert!(wide.starts_with("no measurable gain"), "the interval contains 0: {wide}");
+}
+
+#[test]
+fn the_rows_over_all_tasks_alone_are_those_of_the_verdict_with_p_adjusted_for_themselves() {
+    let scenarios: Vec<_> =
+        (0..40).map(|i| scenario(&format!("s{i:02}"), if i < 20 { "a" } else { "b" }, "f")).collect();
+    let names = ["base".to_owned(), "trained".to_owned()];
+    let of = |(i, one): (usize, &Scenario)| {
+        [("base", i < 10), ("trained", i < 30)].map(|(name, right)| episode(&one.id, name, right))
+    };
+    let episodes: Vec<Episode> = scenarios.iter().enumerate().flat_map(of).collect();
+    let compared = Comparison { policies: &names, scenarios: &scenarios, ..Comparison::default() };
+    let figures = |rows: Vec<VerdictRow>| -> Vec<_> {
+        let all = rows.into_iter().filter(|row| row.scope == "all");
+        all.map(|row| (row.success, row.gain, row.gain_low, row.gain_high, row.p_value)).collect()
+    };
+    let alone = overall(&compared, &episodes);
+    assert_eq!(alone[1].p_adjusted, alone[1].p_value);
+    assert_eq!(alone.len(), 2, "no other scope");
+    assert_eq!(figures(alone), figures(verdict(&compared, &episodes)));
 }

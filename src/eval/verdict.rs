@@ -2,6 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use serde::Serialize;
 use serde_json::Value;
 
 use super::{Clusters, difference_interval, holm, rate_interval, sign_flip, smallest_difference};
@@ -75,10 +76,21 @@ pub struct Comparison<'a> {
 /// it; a variant with its own policy instead. Those in [`Comparison::comparison_only`] are no policies that another one continues,
 /// and neither are variants, but for one that is the baseline.
 pub fn verdict(comparison: &Comparison<'_>, episodes: &[Episode]) -> Vec<VerdictRow> {
+    rows(comparison, episodes, slices(comparison, episodes))
+}
+
+/// The rows over all tasks alone, with p adjusted for these.
+pub fn overall(comparison: &Comparison<'_>, episodes: &[Episode]) -> Vec<VerdictRow> {
+    let mut slices = slices(comparison, episodes);
+    slices.retain(|(scope, ..)| *scope == "all");
+    rows(comparison, episodes, slices)
+}
+
+fn rows<'a>(comparison: &Comparison<'a>, episodes: &[Episode], slices: Vec<Slice<'a>>) -> Vec<VerdictRow> {
     let modes = [Mode::Greedy, Mode::Sampled]
         .map(|mode| (mode, by_scenario(comparison, episodes.iter().filter(|episode| episode.mode == mode))));
     let mut rows = Vec::new();
-    for (scope, slice, scenarios) in slices(comparison, episodes) {
+    for (scope, slice, scenarios) in slices {
         for (mode, by_scenario) in &modes {
             let of_scenario = |scenario: &&Scenario| by_scenario.get(scenario.id.as_str());
             let (scenarios, paired): (Vec<&Scenario>, Vec<&Vec<Vec<&Episode>>>) =
@@ -243,11 +255,11 @@ const NEW_KIND: &str = "of a kind that training never had";
 /// The slice of tasks that change something, or must not.
 const CHANGES: &str = "tasks about changes";
 
+/// A scope, a slice of it, and its tasks.
+type Slice<'a> = (&'static str, String, Vec<&'a Scenario>);
+
 /// Every slice with its distinct scenarios, in the given order.
-fn slices<'a>(
-    comparison: &Comparison<'a>,
-    episodes: &[Episode],
-) -> Vec<(&'static str, String, Vec<&'a Scenario>)> {
+fn slices<'a>(comparison: &Comparison<'a>, episodes: &[Episode]) -> Vec<Slice<'a>> {
     let mut called: BTreeMap<&str, BTreeSet<&str>> = BTreeMap::new();
     for episode in episodes {
         called.entry(&episode.scenario).or_default().extend(episode.tools.iter().map(String::as_str));
@@ -364,11 +376,14 @@ impl Paired {
     }
 }
 
-/// The result of a comparison.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+/// The result of a comparison. Texts and colours take it from here, so that they agree.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize)]
 pub enum Finding {
+    #[serde(rename = "better")]
     Gain,
+    #[serde(rename = "no measurable gain")]
     NoMeasurableGain,
+    #[serde(rename = "worse")]
     Regression,
 }
 
@@ -378,16 +393,12 @@ impl Finding {
 
     /// Of the difference to the baseline; `None` for the baseline.
     pub fn of(row: &VerdictRow) -> Option<Self> {
-        Some(Self::of_test(row.gain?, row.p_adjusted?))
+        Some(Self::of_test(row.p_adjusted?, (row.gain_low?, row.gain_high?)))
     }
 
-    /// The sign-flip test decides, adjusted for all differences. The interval says how large one is.
-    pub(super) fn of_test(difference: f64, p_value: f64) -> Self {
-        match p_value < Self::LEVEL {
-            true if difference > 0.0 => Self::Gain,
-            true if difference < 0.0 => Self::Regression,
-            _ => Self::NoMeasurableGain,
-        }
+    /// A difference is measurable if the sign-flip test, adjusted for all differences, and the interval both say so.
+    pub(super) fn of_test(p_value: f64, interval: (f64, f64)) -> Self {
+        if p_value < Self::LEVEL { Self::of_interval(interval) } else { Self::NoMeasurableGain }
     }
 
     /// Of a difference that has no test.

@@ -23,7 +23,7 @@ use crate::{
     engine,
     error::{Result, did_you_mean, if_found},
     hash::Digest,
-    plan::{ExtendedFile, Node, Overrides, PlanError, Source},
+    plan::{ExtendedFile, Node, Overrides, PlanError, RunFile},
     store::{CachedResult, Lease, Output, Store, StoreError, aside, failpoint, replace_file},
 };
 
@@ -69,8 +69,8 @@ impl RunSpec {
     ///
     /// # Errors
     /// If it has mistakes.
-    pub fn source(&self) -> Result<Source, PlanError> {
-        Source::stored(&self.file, self.text.clone(), &self.extended)
+    pub fn source(&self) -> Result<RunFile, PlanError> {
+        RunFile::stored(&self.file, self.text.clone(), &self.extended)
     }
 }
 

@@ -15,10 +15,12 @@ use super::{
     journal::{self, TimedEvent},
 };
 use crate::{
-    error::{Failure, Result, did_you_mean},
-    eval::Mode,
+    data::{self, Table, VerdictRow},
+    error::{Diagnostic as _, Failure, Result, did_you_mean},
+    eval::{self, Mode},
     hash::Digest,
-    plan::{KeyFields, NodeName, Overrides, RerunReason, differences, stored_parts},
+    plan::{InLoop, KeyFields, NodeName, Overrides, RerunReason, differences, stage_name, stored_parts},
+    progress::now_ms,
     secret::{secret_free, shareable_table},
     store::{ActionRecord, CachedResult, Condition, LiveSet, Output, Store, StoreError},
     usage::Usage,
@@ -41,6 +43,8 @@ pub struct NodeHistory {
     /// Why it ran.
     pub reasons: Vec<RerunReason>,
     pub error: Option<String>,
+    /// What to do about it.
+    pub hint: Option<String>,
     /// The stage's notes.
     pub notes: Vec<String>,
     /// The stage's result in this run. If another run reran the stage since, the store has another result under
@@ -69,7 +73,7 @@ pub struct RunHistory {
     pub state: RunState,
     /// Milliseconds since the epoch.
     pub began_ms: Option<u64>,
-    /// Running time, over all resumptions.
+    /// Wall time while it was running, over all resumptions.
     pub seconds: f64,
     /// When the last entry of its journal was written, in milliseconds since the epoch.
     pub ended_ms: Option<u64>,
@@ -89,31 +93,66 @@ pub struct RunHistory {
     /// The iteration that a loop's result is of, and why, by the loop's name; 0 is what it starts from.
     #[serde(skip_serializing_if = "BTreeMap::is_empty")]
     pub loop_results: BTreeMap<String, (u32, String)>,
-    /// Why its journal cannot be read, or not all of it.
+    /// Why its journal cannot be read, or not all of it. [`unreadable`] also sees what it lacks.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub unreadable: Option<String>,
+    /// None before an exam has finished.
+    pub headline: Option<Headline>,
+    /// None before an iteration of training has been played.
+    pub training: Option<TrainingSuccess>,
     #[serde(skip)]
     pub nodes: Vec<NodeHistory>,
 }
 
-/// The final success rate of a run.
+/// The success that the last comparison of policies measured; without one, that of a single policy.
+fn headline(store: &Store, nodes: &[NodeHistory]) -> Option<Headline> {
+    let mut alone = None;
+    for headline in nodes.iter().rev().filter_map(|node| Headline::of(store, node)) {
+        if headline.baseline.is_some() {
+            return Some(headline);
+        }
+        alone = alone.or(Some(headline));
+    }
+    alone
+}
+
+/// The success of a run: how well the last policy of its last comparison solves held-out tasks, as an agent is served. Only an
+/// exam measures it: neither training nor demonstrations do. Whatever shows the success of a run takes it from here.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct Headline {
-    /// The stage that reported it.
+    /// The stage that measured it.
     pub stage: String,
-    /// The success of the policy that the last one was compared with.
+    /// The success of the policy that the last one is compared with; none if there is one policy.
     pub baseline: Option<f64>,
     pub success: f64,
-    /// In training, that on tasks drawn for the first time.
+    /// The 95 % interval of `success`; none if the verdict is no longer in the cache.
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub success_new: Option<f64>,
+    pub interval: Option<[f64; 2]>,
 }
 
 impl Headline {
-    /// For a comparison of policies, as `eval` reports it: `all.trained.sampled` compared with `all.base.sampled`, the
-    /// figures of [`eval::headline`](crate::eval::headline). Otherwise for any stage that reports `success`.
-    fn of(stage: &str, metrics: &BTreeMap<String, f64>) -> Option<Self> {
-        let stage = stage.to_owned();
+    /// Of a stage that compares policies: from its verdict, or else from its metrics, which have no interval.
+    fn of(store: &Store, node: &NodeHistory) -> Option<Self> {
+        let result = node.result.as_ref()?;
+        let of_metrics = Self::of_metrics(&node.id, &result.metrics)?;
+        let rows =
+            result.outputs.get(VerdictRow::NAME).and_then(|output| data::read(&store.path(output)).ok());
+        Some(rows.and_then(|rows: Vec<VerdictRow>| Self::of_verdict(&node.id, &rows)).unwrap_or(of_metrics))
+    }
+
+    fn of_verdict(stage: &str, rows: &[VerdictRow]) -> Option<Self> {
+        let found = eval::headline(rows)?;
+        let (baseline, last) = found.ends()?;
+        Some(Self {
+            stage: stage.to_owned(),
+            baseline: baseline.map(|standing| standing.success),
+            success: last.success,
+            interval: Some([last.low, last.high]),
+        })
+    }
+
+    /// `eval` reports `all.trained.sampled` compared with `all.base.sampled`.
+    fn of_metrics(stage: &str, metrics: &BTreeMap<String, f64>) -> Option<Self> {
         let of_mode = |mode: &str| -> Vec<(String, f64)> {
             let rates = metrics.iter().filter_map(|(name, value)| {
                 let policy = name.strip_prefix("all.")?.strip_suffix(mode)?.strip_suffix('.')?;
@@ -122,44 +161,75 @@ impl Headline {
             rates.collect()
         };
         let rates =
-            Mode::HEADLINE.map(|mode| of_mode(mode.name())).into_iter().find(|rates| !rates.is_empty());
+            Mode::HEADLINE.map(|mode| of_mode(mode.name())).into_iter().find(|rates| !rates.is_empty())?;
         let gain = |policy: &str| metrics.get(&format!("all.{policy}.gain"));
         let is_last = |policy: &str| gain(policy).is_some() && gain(policy) == metrics.get("all.gain");
-        if let Some(rates) = rates {
-            let (_, success) = *rates.iter().rev().find(|(policy, _)| is_last(policy)).or(rates.first())?;
-            let baseline = rates.iter().find(|(policy, _)| gain(policy).is_none() && rates.len() > 1);
-            return Some(Self {
-                stage,
-                baseline: baseline.map(|(_, rate)| *rate),
-                success,
-                success_new: None,
-            });
-        }
-        let success = *metrics.get("success")?;
-        Some(Self { stage, baseline: None, success, success_new: metrics.get("success_new").copied() })
+        let (_, success) = *rates.iter().rev().find(|(policy, _)| is_last(policy)).or(rates.first())?;
+        let baseline = rates.iter().find(|(policy, _)| gain(policy).is_none() && rates.len() > 1);
+        Some(Self {
+            stage: stage.to_owned(),
+            baseline: baseline.map(|(_, rate)| *rate),
+            success,
+            interval: None,
+        })
+    }
+}
+
+/// Success in the newest iteration of training: of episodes that are sampled to learn from, on tasks that are trained on.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct TrainingSuccess {
+    /// The stage that played them.
+    pub stage: String,
+    pub success: f64,
+    /// That on tasks drawn for the first time.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub success_new: Option<f64>,
+}
+
+impl TrainingSuccess {
+    /// Of the newest iteration of a loop with a stage that reports `success`.
+    fn of(nodes: &[NodeHistory]) -> Option<Self> {
+        let metric = |node: &NodeHistory, name: &str| node.result.as_ref()?.metrics.get(name).copied();
+        let iteration = |node: &NodeHistory| {
+            InLoop::parse(&node.id).map(|found| (found.name.to_owned(), found.iteration))
+        };
+        let reports = |node: &&NodeHistory| metric(node, "success").is_some();
+        let newest = nodes.iter().rev().filter(reports).find_map(iteration)?;
+        let mut of_newest = nodes.iter().filter(|node| iteration(node).as_ref() == Some(&newest));
+        // The stage that played them comes before those that judge and learn from them.
+        let played = of_newest.find(reports)?;
+        Some(Self {
+            stage: played.id.clone(),
+            success: metric(played, "success")?,
+            success_new: metric(played, "success_new"),
+        })
     }
 }
 
 impl RunHistory {
+    /// Success in training by iteration, of the stage that [`TrainingSuccess`] names.
+    pub fn training_curve(&self) -> Vec<f64> {
+        let Some(training) = &self.training else { return Vec::new() };
+        let played = stage_name(&training.stage);
+        let of_it = self.nodes.iter().filter(|node| stage_name(&node.id) == played);
+        let points = of_it.filter_map(|node| {
+            let success = node.result.as_ref()?.metrics.get("success")?;
+            Some((InLoop::parse(&node.id)?.iteration, *success))
+        });
+        points.collect::<BTreeMap<_, _>>().into_values().collect()
+    }
+
+    /// What its stages used that ran.
+    pub fn usage(&self) -> Usage {
+        let mut all = Usage::default();
+        for node in self.nodes.iter().filter(|node| node.outcome == StageOutcome::Ran) {
+            all += node.result.as_ref().map(|result| result.cost.spent).unwrap_or_default();
+        }
+        all
+    }
+
     pub fn count(&self, outcome: StageOutcome) -> usize {
         self.nodes.iter().filter(|node| node.outcome == outcome).count()
-    }
-
-    /// From its last comparison of policies; without one, from its last stage that reports success.
-    pub fn headline(&self) -> Option<Headline> {
-        let of = |node: &NodeHistory| Headline::of(&node.id, &node.result.as_ref()?.metrics);
-        let found: Vec<Headline> = self.nodes.iter().rev().filter_map(of).collect();
-        let found = found.iter().find(|headline| headline.baseline.is_some()).or(found.first()).cloned()?;
-        Some(Headline { success_new: found.success_new.or_else(|| self.success_new(&found.stage)), ..found })
-    }
-
-    /// What a rollout reports of new tasks in the iteration of this stage, if the stage itself reports success in training.
-    fn success_new(&self, stage: &str) -> Option<f64> {
-        let metric = |node: &NodeHistory, name: &str| node.result.as_ref()?.metrics.get(name).copied();
-        let own = self.nodes.iter().find(|node| node.id == stage)?;
-        let iteration = stage.split_once('/').filter(|_| metric(own, "success").is_some())?.0;
-        let of_iteration = |node: &&NodeHistory| node.id.split('/').next() == Some(iteration);
-        self.nodes.iter().filter(of_iteration).find_map(|node| metric(node, "success_new"))
     }
 
     /// The result under each key.
@@ -215,7 +285,7 @@ pub fn needed<'r>(
 ) -> Result<LiveSet, StoreError> {
     let mut needed = LiveSet::default();
     for run in runs {
-        if let Some(problem) = run.unreadable.clone() {
+        if let Some(problem) = unreadable(store, &run.id) {
             return Err(StoreError::UnreadableRun {
                 path: journal_path(store, &run.id),
                 run: run.id.clone(),
@@ -234,18 +304,28 @@ pub fn needed<'r>(
 /// Reads one run. `latest` is the newest.
 pub fn run(store: &Store, id: &str) -> Result<RunHistory> {
     let id = folder::named(store, id);
-    folder::existing(store, &id)?;
-    Ok(history(store, id, &store.live_runs()))
+    let path = folder::existing(store, &id)?;
+    let run = history(store, id, &store.live_runs());
+    if run.began_ms.is_none() && run.state != RunState::Running {
+        // Without either, nothing is known of it.
+        RunSpec::read(&path)?;
+    }
+    Ok(run)
+}
+
+/// Why the journal of a run cannot be read, or lacks events: one for each artifact that the run's folder links to.
+pub fn unreadable(store: &Store, id: &str) -> Option<String> {
+    // Before the journal: a result is in it before its link exists.
+    let linked = folder::linked(&store.runs().join(id));
+    let (entries, problem) = journal::inspect(&journal_path(store, id));
+    problem.or_else(|| match linked {
+        Ok(linked) => (!names(&entries, linked)).then(|| "it lacks results of the run".to_owned()),
+        Err(cause) => Some(cause.to_string()),
+    })
 }
 
 fn history(store: &Store, id: String, live: &[String]) -> RunHistory {
-    // Before the journal: a result is in it before its link exists.
-    let linked = folder::linked(&store.runs().join(&id));
     let (mut entries, unreadable) = journal::inspect(&journal_path(store, &id));
-    let unreadable = unreadable.or_else(|| match linked {
-        Ok(linked) => (!names(&entries, linked)).then(|| "it lacks results of the run".to_owned()),
-        Err(cause) => Some(cause.to_string()),
-    });
     entries.retain(|timed| !matches!(timed.event, Event::Repeated { .. }));
     let state = if live.contains(&id) { RunState::Running } else { journal::state(&entries) };
     let spec = spec(store, &id);
@@ -255,19 +335,28 @@ fn history(store: &Store, id: String, live: &[String]) -> RunHistory {
             _ => None,
         })
     };
+    let now = (state == RunState::Running).then(now_ms);
+    let seconds = seconds(&entries, now);
+    let loop_results = entries.iter().filter_map(|timed| loop_result(&timed.event)).collect();
+    let (began_ms, ended_ms) = (entries.first().map(|timed| timed.at), entries.last().map(|timed| timed.at));
+    let versions = distinct(opened().map(|(version, _)| version));
+    let machines = distinct(opened().filter_map(|(_, machine)| machine));
+    let nodes = nodes(entries);
     RunHistory {
         state,
         seed: spec.as_ref().map(seed),
         set: spec.as_ref().map(|spec| set(&spec.overrides)).unwrap_or_default(),
         resample: spec.as_ref().map(|spec| spec.resample.clone()).unwrap_or_default(),
         until: spec.map(|spec| spec.until).unwrap_or_default(),
-        began_ms: entries.first().map(|timed| timed.at),
-        ended_ms: entries.last().map(|timed| timed.at),
-        versions: distinct(opened().map(|(version, _)| version)),
-        machines: distinct(opened().filter_map(|(_, machine)| machine)),
-        seconds: seconds(&entries),
-        loop_results: entries.iter().filter_map(|timed| loop_result(&timed.event)).collect(),
-        nodes: nodes(entries),
+        began_ms,
+        ended_ms,
+        versions,
+        machines,
+        seconds,
+        loop_results,
+        headline: headline(store, &nodes),
+        training: TrainingSuccess::of(&nodes),
+        nodes,
         unreadable,
         id,
     }
@@ -334,13 +423,14 @@ pub fn setting(spec: &RunSpec, path: &[&str]) -> Option<String> {
     set.or_else(|| files.find_map(|text| in_text(text)))
 }
 
-/// Time from each `Opened` entry to the last entry before the next.
-fn seconds(entries: &[TimedEvent]) -> f64 {
+/// Wall time from each `Opened` entry to the last entry before the next; of a run that is running, to `now`.
+fn seconds(entries: &[TimedEvent], now: Option<u64>) -> f64 {
     let mut milliseconds = 0;
     let mut opened = None;
-    for TimedEvent { at, event } in entries {
-        if matches!(event, Event::Opened { .. }) {
-            opened = Some((*at, milliseconds));
+    let moments = entries.iter().map(|timed| (timed.at, matches!(timed.event, Event::Opened { .. })));
+    for (at, is_opening) in moments.chain(now.map(|now| (now, false))) {
+        if is_opening {
+            opened = Some((at, milliseconds));
         }
         if let Some((begin, before)) = opened {
             milliseconds = milliseconds.max(before + at.saturating_sub(begin));
@@ -404,8 +494,8 @@ fn nodes(entries: Vec<TimedEvent>) -> Vec<NodeHistory> {
             Event::Skipped { .. } => node.outcome = StageOutcome::Skipped,
             Event::Retrying { .. } => node.retries += 1,
             Event::Failed { error, .. } => {
-                let error = Some(error.to_string());
-                (node.outcome, node.error, node.ended_ms) = (StageOutcome::Failed, error, Some(at));
+                (node.error, node.hint) = (Some(error.to_string()), error.hint());
+                (node.outcome, node.ended_ms) = (StageOutcome::Failed, Some(at));
             }
             _ => {}
         }
@@ -423,7 +513,7 @@ pub struct Written {
 
 /// An artifact that a stage read, and the stage of the same run that wrote it.
 #[derive(Debug, Clone, PartialEq, Serialize)]
-pub struct Read {
+pub struct ReadArtifact {
     pub role: String,
     pub name: String,
     pub digest: Digest,
@@ -447,6 +537,11 @@ pub fn check(store: &Store, run: &str, name: &str, digest: &Digest) -> Result<()
         Condition::Damaged(problem) => problem,
     };
     Err(ExecError::Unusable { run: run.to_owned(), artifact: name.to_owned(), problem })
+}
+
+/// Whether an artifact is as it was written: [`check`].
+pub fn is_intact(store: &Store, digest: &Digest) -> bool {
+    check(store, "", "", digest).is_ok()
 }
 
 /// Checks that a link in a run's folder leads to an output of this stage, and that the output is as it was written.
@@ -497,7 +592,7 @@ pub struct StageHistory {
     #[serde(flatten)]
     pub node: NodeHistory,
     pub outputs: Vec<Written>,
-    pub inputs: Vec<Read>,
+    pub inputs: Vec<ReadArtifact>,
     pub metrics: BTreeMap<String, f64>,
     /// How long the stage took when it ran.
     pub run_seconds: Option<f64>,
@@ -548,7 +643,7 @@ impl<'s> Stages<'s> {
         StageHistory {
             outputs: record.into_iter().flat_map(|record| &record.outputs).map(written).collect(),
             inputs: inputs
-                .map(|(role, input)| Read {
+                .map(|(role, input)| ReadArtifact {
                     role: role.clone(),
                     name: input.name.clone(),
                     digest: input.digest,
@@ -691,9 +786,45 @@ mod tests {
         let compared = Comparison { policies: &names, scenarios: &scenarios, ..Default::default() };
         let rows = eval::verdict(&compared, &episodes);
         let verdict = eval::headline(&rows).unwrap();
-        let shown = Headline::of("exam", &eval::metrics(&rows)).unwrap();
+        let last = &verdict.policies[2];
+        let by_metrics = Headline::of_metrics("exam", &eval::metrics(&rows)).unwrap();
+        let shown = Headline::of_verdict("exam", &rows).unwrap();
         assert_eq!((shown.baseline, shown.success), (Some(2.0 / 8.0), 5.0 / 8.0));
-        assert_eq!(shown.baseline, Some(verdict.policies[0].success));
-        assert_eq!(shown.success, verdict.policies[2].success);
+        assert_eq!(shown.interval, Some([last.low, last.high]));
+        assert_eq!(Headline { interval: None, ..shown }, by_metrics);
+    }
+
+    fn node(id: &str, metrics: &[(&str, f64)]) -> NodeHistory {
+        let metrics = metrics.iter().map(|(name, value)| ((*name).to_owned(), *value)).collect();
+        let result = CachedResult { metrics, ..CachedResult::default() };
+        NodeHistory { id: id.to_owned(), result: Some(result), ..NodeHistory::default() }
+    }
+
+    #[test]
+    fn demonstrations_and_training_are_no_success_of_a_run() {
+        let folder = tempfile::tempdir().unwrap();
+        let store = Store::open(folder.path()).unwrap();
+        let solved = node("solved", &[("success", 1.0), ("episodes", 160.0)]);
+        let mut nodes = vec![node("tries", &[("success", 0.0)]), solved];
+        assert_eq!((headline(&store, &nodes), TrainingSuccess::of(&nodes)), (None, None));
+        nodes.push(node("train[0001]/rollout", &[("success", 0.25), ("success_new", 0.2)]));
+        nodes.push(node("train[0001]/reward", &[("success", 0.3)]));
+        let training = TrainingSuccess::of(&nodes).unwrap();
+        assert_eq!((training.success, training.success_new), (0.25, Some(0.2)));
+        assert_eq!(headline(&store, &nodes), None, "a run without an exam has no success");
+        nodes.push(node("exam", &[("all.base.greedy", 0.5)]));
+        nodes.push(node("last", &[("success", 0.9)]));
+        assert_eq!(headline(&store, &nodes).map(|found| found.success), Some(0.5));
+    }
+
+    #[test]
+    fn the_time_of_a_live_run_is_wall_time() {
+        let at = |at, event| TimedEvent { at, event };
+        let opened = || Event::Opened { pid: 1, version: String::new(), machine: None };
+        let entries = [at(1_000, opened()), at(5_000, Event::Skipped { id: "a".into() })];
+        assert_eq!(seconds(&entries, None), 4.0);
+        assert_eq!(seconds(&entries, Some(1_201_000)), 1200.0);
+        let resumed = [&entries[..], &[at(900_000, opened())]].concat();
+        assert_eq!(seconds(&resumed, Some(960_000)), 64.0, "without the time between its parts");
     }
 }

@@ -16,6 +16,7 @@ use serde::{Deserialize, Serialize, de::IgnoredAny};
 use super::event::{Event, RunState};
 use crate::{
     error::if_found,
+    hash::Digest,
     progress::now_ms,
     secret,
     store::{StoreError, die, reached},
@@ -88,7 +89,7 @@ impl Journal {
         file.seek(SeekFrom::Start(length.saturating_sub(256))).map_err(writing)?;
         // Cut within a letter, it is no such note.
         _ = file.read_to_string(&mut end);
-        let last = end.lines().last().and_then(|line| serde_json::from_str::<TimedEvent>(line).ok());
+        let last = end.lines().last().and_then(|line| event(line.as_bytes()));
         if end.ends_with('\n') && last.is_some_and(|last| matches!(last.event, Event::Repeated { .. })) {
             return file.set_modified(SystemTime::now()).map_err(writing);
         }
@@ -106,6 +107,7 @@ impl Journal {
             secret::conceal(&mut value);
             line = value.to_string().into_bytes();
         }
+        add_sum(&mut line);
         line.push(b'\n');
         let mut lines = self.lines.lock();
         if reached("journal::torn") {
@@ -133,10 +135,10 @@ pub fn inspect(path: &Path) -> (Vec<TimedEvent>, Option<String>) {
     let mut events = Vec::new();
     let mut damaged = None;
     for (index, line) in bytes.split(|byte| *byte == b'\n').enumerate().filter(|(_, line)| !line.is_empty()) {
-        match serde_json::from_slice(line) {
-            Ok(event) => events.push(event),
-            Err(_) if is_cut(line) => {}
-            Err(_) => damaged = Some((events.len(), index + 1)),
+        match event(line) {
+            Some(event) => events.push(event),
+            None if is_cut(line) => {}
+            None => damaged = Some((events.len(), index + 1)),
         }
     }
     let damaged = damaged.filter(|(after, _)| {
@@ -146,6 +148,29 @@ pub fn inspect(path: &Path) -> (Vec<TimedEvent>, Option<String>) {
     });
     let problem = damaged.map(|(_, line)| format!("its line {line} is damaged"));
     (events, problem)
+}
+
+/// How a line ends: with the first bytes of the hash of what stands before, so that a changed key or digest is noticed.
+const SUM: &str = r#","sum":""#;
+const SUM_END: &str = "\"}";
+
+fn add_sum(line: &mut Vec<u8>) {
+    if line.pop() == Some(b'}') {
+        let sum = Digest::of(line).short();
+        line.extend([SUM, &sum, SUM_END].concat().bytes());
+    }
+}
+
+/// The event of a line. None if it is damaged.
+fn event(line: &[u8]) -> Option<TimedEvent> {
+    let end = line.len().saturating_sub(SUM.len() + Digest::of(b"").short().len() + SUM_END.len());
+    let (content, sum) = line.split_at(end);
+    if sum.starts_with(SUM.as_bytes())
+        && sum != [SUM, &Digest::of(content).short(), SUM_END].concat().as_bytes()
+    {
+        return None;
+    }
+    serde_json::from_slice(line).ok()
 }
 
 /// Whether this is the beginning of a line.
@@ -204,6 +229,27 @@ mod tests {
         assert_eq!(inspect(&path), (Vec::new(), None));
         std::fs::create_dir(&path).unwrap();
         assert!(inspect(&path).1.is_some());
+    }
+
+    #[test]
+    fn a_line_in_which_anything_changed_is_damaged() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("journal.jsonl");
+        let started = Event::Started { id: "a".into(), key: Digest::of(b"key"), reasons: Vec::new() };
+        Journal::open(&path).unwrap().add(&started).unwrap();
+        let whole = std::fs::read(&path).unwrap();
+        assert_eq!(inspect(&path).0[0].event, started);
+        let of_sum = whole.len() - SUM.len() - SUM_END.len() - 13;
+        for at in 0..whole.len() - 1 {
+            let mut changed = whole.clone();
+            changed[at] ^= 1;
+            std::fs::write(&path, &changed).unwrap();
+            let (events, problem) = inspect(&path);
+            // One in the sum's name leaves a line of an earlier program, whose content is right.
+            let is_right = at >= of_sum && events.len() == 1 && events[0].event == started;
+            assert!(is_right || events.is_empty(), "{at}");
+            assert!(is_right || problem.is_some() || is_cut(changed.trim_ascii_end()), "{at}");
+        }
     }
 
     #[test]

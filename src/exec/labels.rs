@@ -24,33 +24,46 @@ pub fn read(store: &Store, run: &str) -> Result<Vec<Label>, DataError> {
     if path.exists() { data::read(&path) } else { Ok(Vec::new()) }
 }
 
-/// Replaces the label of an episode, or removes it if the new one says nothing. Returns all labels of the run.
-pub fn set(store: &Store, run: &str, label: Label) -> Result<Vec<Label>> {
+/// Changes the label of an episode, which is `blank` if it has none; one that says nothing is removed. Returns all labels of the run,
+/// and this one.
+pub fn change(
+    store: &Store,
+    run: &str,
+    blank: Label,
+    change: impl FnOnce(&mut Label),
+) -> Result<(Vec<Label>, Option<Label>)> {
     let path = path(store, run);
     let writing = |cause| StoreError::writing(&path, cause);
     let folder = path.parent().unwrap_or(store.root());
     std::fs::create_dir_all(folder).map_err(writing)?;
     let _lock = FileLock::take(folder, run);
     let mut labels = read(store, run)?;
-    let is_same = |other: &Label| other.trajectory_id == label.trajectory_id && other.stage == label.stage;
+    let is_same = |other: &Label| other.trajectory_id == blank.trajectory_id && other.stage == blank.stage;
     let place = labels.iter().position(is_same);
-    match (place, label.right.is_some() || label.note.is_some()) {
-        (Some(place), true) => labels[place] = label,
-        (Some(place), false) => _ = labels.remove(place),
-        (None, true) => labels.push(label),
-        (None, false) => return Ok(labels),
+    let mut label = place.map_or(blank, |place| labels[place].clone());
+    change(&mut label);
+    let label = Some(label).filter(|label| label.right.is_some() || label.note.is_some());
+    match (place, label.clone()) {
+        (Some(place), Some(label)) => labels[place] = label,
+        (Some(place), None) => _ = labels.remove(place),
+        (None, Some(label)) => labels.push(label),
+        (None, None) => return Ok((labels, None)),
     }
     let staged = aside(folder).map_err(writing)?;
     let file = staged.path().join("labels.parquet");
     data::write(&file, &labels)?;
     File::open(&file).and_then(|file| file.sync_all()).map_err(writing)?;
     std::fs::rename(&file, &path).map_err(writing)?;
-    Ok(labels)
+    Ok((labels, label))
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    fn set(store: &Store, run: &str, label: Label) -> Result<Vec<Label>> {
+        change(store, run, label.clone(), |stored| *stored = label).map(|(labels, _)| labels)
+    }
 
     #[test]
     fn a_label_is_replaced_and_removed() {

@@ -5,7 +5,10 @@ use std::sync::Arc;
 use parking_lot::Mutex;
 
 use super::{Event, Listener};
-use crate::progress::{Observer, SharedProgress};
+use crate::{
+    progress::{Observer, SharedProgress},
+    secret::concealed,
+};
 
 /// Maximum number of notes kept per stage. Beyond it, only the number is recorded.
 const KEPT: usize = 20;
@@ -61,24 +64,26 @@ impl Observer for Notes {
     }
 
     fn status(&self, text: &str) {
-        self.progress.iter().for_each(|to| to.status(text));
+        let text = concealed(text);
+        self.progress.iter().for_each(|to| to.status(&text));
     }
 
     fn note(&self, text: &str) {
+        let text = concealed(text);
         {
             let mut kept = self.kept.lock();
-            if kept.notes.iter().any(|note| note == text) {
+            if kept.notes.iter().any(|note| *note == text) {
                 return;
             }
             match kept.notes.len() < KEPT {
-                true => kept.notes.push(text.to_owned()),
+                true => kept.notes.push(text.clone().into_owned()),
                 false => kept.more += 1,
             }
         }
-        self.listener.event(&Event::Note { id: self.stage.clone(), message: text.to_owned() });
+        self.listener.event(&Event::Note { id: self.stage.clone(), message: text.into_owned() });
     }
 
     fn output(&self, line: &str) {
-        self.listener.event(&Event::Printed { id: self.stage.clone(), line: line.to_owned() });
+        self.listener.event(&Event::Printed { id: self.stage.clone(), line: concealed(line).into_owned() });
     }
 }

@@ -241,7 +241,7 @@ mod tests {
     use super::*;
     use crate::{
         data::{ServerName, Working},
-        stage::scenarios::file,
+        tasks::file,
     };
 
     fn task(id: &str, text: &str) -> Scenario {

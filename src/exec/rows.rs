@@ -76,6 +76,10 @@ impl Rows for StageRows {
         Ok(rows)
     }
 
+    fn damage(&self) -> Vec<String> {
+        self.log.damage()
+    }
+
     fn record(&self, name: &str, row: &[u8]) -> Result<()> {
         Ok(self.log.record(name, row)?)
     }

@@ -22,12 +22,12 @@ use tokio_util::sync::CancellationToken;
 use super::{
     Event, ExecError, Listener, RunFolder,
     held_out::Disjoint,
-    jobs::{self, Around, Executors, Jobs},
+    jobs::{self, Executors, JobContext, Jobs},
     notes::Notes,
     progress_file::ProgressFile,
     rows::StageRows,
     slots::Share,
-    task::{Place, StageArtifacts, Task},
+    task::{ProcessContext, StageArtifacts, StageTask},
     work_dir::WorkDir,
 };
 use crate::{
@@ -45,8 +45,8 @@ use crate::{
     },
     store::{
         ActionRecord, CachedResult, Cost, Fetched, FileDigests, HeartbeatWatch, KeyIndex, Lease,
-        LeaseAttempt, Lookup, Output, Pushed, Recorded, Remote, Store, StoreError, Syncer, UnsyncedArtifact,
-        failpoint,
+        LeaseOutcome, Lookup, Output, Pushed, Recorded, Remote, Store, StoreError, Syncer, UnsyncedArtifact,
+        failpoint, own_files,
     },
     usage::UsageMeter,
 };
@@ -100,7 +100,7 @@ impl StageResult {
 }
 
 /// How far a stage came.
-pub enum Attempt {
+pub enum StageProgress {
     Done(Box<StageResult>),
     /// Another run has its lease.
     Leased(Box<Job>),
@@ -108,7 +108,7 @@ pub enum Attempt {
     Released,
 }
 
-impl Attempt {
+impl StageProgress {
     fn cached(record: ActionRecord) -> Self {
         Self::Done(Box::new(StageResult::new(record, true)))
     }
@@ -293,18 +293,18 @@ impl Runner {
     }
 
     /// Takes the result from the store, or runs the stage unless another run is making it.
-    pub async fn run(&self, job: Job, wanted: &[Disjoint], share: &Share) -> Result<Attempt> {
+    pub async fn run(&self, job: Job, wanted: &[Disjoint], share: &Share) -> Result<StageProgress> {
         loop {
             if let Some(record) = self.cached(&job)? {
-                return Ok(Attempt::cached(record));
+                return Ok(StageProgress::cached(record));
             }
             let lease = match self.lease(&job)? {
-                LeaseAttempt::Mine(lease) => lease,
-                LeaseAttempt::Taken { .. } => return Ok(Attempt::Leased(Box::new(job))),
+                LeaseOutcome::Mine(lease) => lease,
+                LeaseOutcome::Taken { .. } => return Ok(StageProgress::Leased(Box::new(job))),
             };
             // Another run may have published it just before.
             if let Some(record) = self.cached(&job)? {
-                return Ok(Attempt::cached(record));
+                return Ok(StageProgress::cached(record));
             }
             wanted.iter().try_for_each(|wanted| self.disjoint(&job, wanted))?;
             let began = Instant::now();
@@ -326,12 +326,12 @@ impl Runner {
                 // counts. Other failures may arise because the other machine removed files here.
                 Err(failure) if failure.code() == StoreError::LeaseLost.code() => {}
                 Err(failure) if failure.class() != Class::Interrupted && lease.check().is_err() => {}
-                done => return Ok(Attempt::Done(Box::new(done?))),
+                done => return Ok(StageProgress::Done(Box::new(done?))),
             }
         }
     }
 
-    fn lease(&self, job: &Job) -> Result<LeaseAttempt> {
+    fn lease(&self, job: &Job) -> Result<LeaseOutcome> {
         let mut heartbeats = self.heartbeats.lock();
         let watch = heartbeats.entry(job.key).or_default();
         Ok(self.store.lease(&job.key, self.id(job), &self.folder.id, watch)?)
@@ -339,14 +339,14 @@ impl Runner {
 
     /// Waits for another run that is making the result, until the result is there or the lease is free. It is
     /// not kept: the stage may have to wait for slots here, while another run has some.
-    pub async fn wait_for_lease(&self, job: &Job) -> Result<Attempt> {
+    pub async fn wait_for_lease(&self, job: &Job) -> Result<StageProgress> {
         let mut is_reported = false;
         loop {
             if let Some(record) = self.cached(job)? {
-                return Ok(Attempt::cached(record));
+                return Ok(StageProgress::cached(record));
             }
-            let LeaseAttempt::Taken { run, holder } = self.lease(job)? else {
-                return Ok(Attempt::Released);
+            let LeaseOutcome::Taken { run, holder } = self.lease(job)? else {
+                return Ok(StageProgress::Released);
             };
             if !std::mem::replace(&mut is_reported, true) {
                 self.report(Event::Waiting { id: self.id(job).to_owned(), run, holder })?;
@@ -475,7 +475,7 @@ impl Runner {
             let work_dir = WorkDir::new(&self.store, &job.key)?;
             match self.call(running, &work_dir, rows).await {
                 Ok(metrics) => return Ok((work_dir, metrics)),
-                Err(failure) if left > 0 && failure.is_transient() => {
+                Err(failure) if left > 0 && failure.is_transient() && !is_tried(&failure) => {
                     let (id, error) = (self.id(job).to_owned(), Reported::from(&failure));
                     self.report(Event::Retrying { id, error, wait_s: wait.as_secs_f64() })?;
                     self.sleep(wait).await?;
@@ -502,18 +502,18 @@ impl Runner {
         }
         jobs::close_others(&self.store, (&job.key, task.draw), &[]);
         let (rows, cancel) = (Arc::clone(rows), self.cancel.clone());
-        let place = Place { plan: &self.plan, store: &self.store, models: &self.shared_models };
+        let place = ProcessContext { plan: &self.plan, store: &self.store, models: &self.shared_models };
         task.run(place, job.index, rows, notes.clone(), meter.clone(), cancel).await
     }
 
     /// Runs the stage as a job, behind those that play shards of it.
-    async fn call_jobs(&self, jobs: &Jobs, running: &Running<'_>, task: &Task) -> Result<Metrics> {
+    async fn call_jobs(&self, jobs: &Jobs, running: &Running<'_>, task: &StageTask) -> Result<Metrics> {
         let Running { job, lease, meter, notes, begun, .. } = running;
         let (store, notes, meter) = (&self.store, &**notes, &**meter);
         let fewest = task.sessions.values().copied().min().unwrap_or(usize::MAX);
         let of = self.plan.node(job.index).stage.shards.min(fewest);
         let shards = task.shards(of);
-        let all: Vec<&Task> = shards.iter().chain([task]).collect();
+        let all: Vec<&StageTask> = shards.iter().chain([task]).collect();
         jobs::close_others(store, (&job.key, task.draw), &all);
         if !shards.is_empty() {
             // One that fails ends the others.
@@ -521,7 +521,7 @@ impl Runner {
             let played = shards.iter().map(|shard| {
                 let stop = &stop;
                 async move {
-                    let around = Around {
+                    let around = JobContext {
                         store,
                         lease,
                         observer: notes,
@@ -546,11 +546,11 @@ impl Runner {
             notes.phase("puts the shards together", 0);
         }
         let (cancel, of_run) = (&self.cancel, &self.cancel);
-        jobs.run(task, Around { store, lease, observer: notes, meter, begun, cancel, of_run }).await
+        jobs.run(task, JobContext { store, lease, observer: notes, meter, begun, cancel, of_run }).await
     }
 
-    fn task(&self, job: &Job, work_dir: &WorkDir, rows: &StageRows, share: &Share) -> Task {
-        Task {
+    fn task(&self, job: &Job, work_dir: &WorkDir, rows: &StageRows, share: &Share) -> StageTask {
+        StageTask {
             node: self.id(job).to_owned(),
             key: job.key,
             ready: job.ready.clone(),
@@ -654,11 +654,13 @@ impl Runner {
             let Ok(metadata) = written.symlink_metadata() else {
                 return Err(StageError::NoOutput { port: port.clone(), path: declared.path.clone() }.into());
             };
-            // Built-in stages write the right type by construction, but what a job wrote may have come here damaged.
-            let is_of_job = self.jobs(job.index).is_some();
-            if is_of_job || !self.plan.node(job.index).stage.card.command.is_empty() {
+            // Built-in stages write the right type by construction.
+            if !self.plan.node(job.index).stage.card.command.is_empty() {
+                if self.jobs(job.index).is_none() {
+                    own_files(&written).map_err(|cause| StoreError::writing(&written, cause))?;
+                }
                 let checked = data::check(&declared.artifact, &written);
-                if checked.is_err() && is_of_job {
+                if checked.is_err() && self.jobs(job.index).is_some() {
                     // So that the next run submits it again.
                     jobs::forget(&self.store, &job.key, draw);
                 }
@@ -687,6 +689,11 @@ fn away(cause: &StoreError) -> String {
         Some(hint) => format!("{cause} ({hint})"),
         None => cause.to_string(),
     }
+}
+
+/// Whether a server was tried as long as it may be: a command several times, one that limits requests for a minute.
+fn is_tried(failure: &Failure) -> bool {
+    matches!(failure.code(), "mcp::died_at_start" | "mcp::start_timeout" | "mcp::rate_limited")
 }
 
 /// Whether the server could not be asked, so that its last answer has to do.

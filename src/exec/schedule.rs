@@ -20,7 +20,7 @@ use super::{
     idle::Updates,
     jobs::{Executors, Jobs},
     progress_file::ProgressFile,
-    runner::{Attempt, Runner, StageResult},
+    runner::{Runner, StageProgress, StageResult},
     server_data,
     slots::{Share, Slots, Waiters},
     threads::panic_message,
@@ -135,11 +135,11 @@ impl Drop for Threads {
 /// The tasks of the run's stages.
 #[derive(Default)]
 struct Tasks {
-    running: JoinSet<Result<Attempt>>,
-    by_id: HashMap<Id, Task>,
+    running: JoinSet<Result<StageProgress>>,
+    by_id: HashMap<Id, RunningTask>,
 }
 
-struct Task {
+struct RunningTask {
     index: NodeIndex,
     use_of: TaskUse,
 }
@@ -308,14 +308,14 @@ impl<'w> Run<'w> {
                 Ok((id, _)) => *id,
                 Err(cause) => cause.id(),
             };
-            let Some(Task { index, use_of }) = tasks.by_id.remove(&id) else { continue };
+            let Some(RunningTask { index, use_of }) = tasks.by_id.remove(&id) else { continue };
             if let TaskUse::Runs(share) = use_of {
                 self.slots.give_back(&share);
             }
             match joined {
-                Ok((_, Ok(Attempt::Done(done)))) => self.done(index, *done),
-                Ok((_, Ok(Attempt::Leased(job)))) => self.wait_for_lease(&mut tasks, index, job),
-                Ok((_, Ok(Attempt::Released))) => _ = self.started.remove(&index),
+                Ok((_, Ok(StageProgress::Done(done)))) => self.done(index, *done),
+                Ok((_, Ok(StageProgress::Leased(job)))) => self.wait_for_lease(&mut tasks, index, job),
+                Ok((_, Ok(StageProgress::Released))) => _ = self.started.remove(&index),
                 Ok((_, Err(failure))) => self.failed(index, failure)?,
                 Err(cause) if cause.is_cancelled() => {}
                 Err(cause) => {
@@ -370,7 +370,7 @@ impl<'w> Run<'w> {
                 let job = Job::new(&runner.plan, index, ready, &runner.resample);
                 runner.run(job, &wanted, &own).await
             });
-            tasks.by_id.insert(task.id(), Task { index, use_of: TaskUse::Runs(share) });
+            tasks.by_id.insert(task.id(), RunningTask { index, use_of: TaskUse::Runs(share) });
         }
         Ok(())
     }
@@ -379,7 +379,7 @@ impl<'w> Run<'w> {
     fn wait_for_lease(&self, tasks: &mut Tasks, index: NodeIndex, job: Box<Job>) {
         let runner = self.runner.clone();
         let task = tasks.running.spawn(async move { runner.wait_for_lease(&job).await });
-        tasks.by_id.insert(task.id(), Task { index, use_of: TaskUse::Waits(task) });
+        tasks.by_id.insert(task.id(), RunningTask { index, use_of: TaskUse::Waits(task) });
     }
 
     /// Evicts models that no running or pending stage reads.

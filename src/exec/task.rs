@@ -23,7 +23,7 @@ use crate::{
 
 /// A stage to run.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-pub struct Task {
+pub struct StageTask {
     /// Id of the node.
     pub node: String,
     pub key: Digest,
@@ -51,14 +51,14 @@ pub struct Task {
 
 /// What a process has of a run: that of the run itself, or a worker of it.
 #[derive(Clone, Copy)]
-pub struct Place<'p> {
+pub struct ProcessContext<'p> {
     pub plan: &'p Plan,
     pub store: &'p Store,
     /// Kept in memory for several stages.
     pub models: &'p Arc<SharedModels>,
 }
 
-impl Task {
+impl StageTask {
     /// What decides its result, and where it may be used.
     pub fn result(&self) -> impl PartialEq + '_ {
         (self.key, self.draw, self.shard, self.is_rerun, &self.run, self.seed, &self.build)
@@ -68,8 +68,8 @@ impl Task {
     ///
     /// # Errors
     /// If the key is another one here: a file or a variable has changed.
-    pub fn planned(&self, place: Place<'_>, part: &str) -> Result<(NodeIndex, StageRows)> {
-        let Place { plan, store, .. } = place;
+    pub fn planned(&self, place: ProcessContext<'_>, part: &str) -> Result<(NodeIndex, StageRows)> {
+        let ProcessContext { plan, store, .. } = place;
         let other = || ExecError::OtherKey { stage: self.node.clone() };
         let node = plan.order().iter().copied().find(|index| plan.node(*index).id == self.node);
         let index = node.ok_or_else(other)?;
@@ -97,14 +97,14 @@ impl Task {
     /// Those of the stage.
     pub async fn run(
         &self,
-        place: Place<'_>,
+        place: ProcessContext<'_>,
         index: NodeIndex,
         rows: Arc<StageRows>,
         observer: Arc<dyn Observer>,
         meter: Arc<UsageMeter>,
         cancel: CancellationToken,
     ) -> Result<Metrics> {
-        let Place { plan, store, models } = place;
+        let ProcessContext { plan, store, models } = place;
         let stage = &plan.node(index).stage;
 
         let mut servers = plan.servers.clone();

@@ -2,7 +2,10 @@
 
 use std::{cmp::Reverse, collections::BTreeMap, fmt::Display};
 
-use crate::data::{End, Trajectory, calls::calls};
+use crate::{
+    chat::CallForm,
+    data::{End, Trajectory, paired_calls},
+};
 
 /// How far an episode came that is not right. The first that applies.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, strum::Display)]
@@ -39,7 +42,7 @@ pub struct Conduct {
     /// Those with a wrong one, or without a known answer.
     hurdles: BTreeMap<Hurdle, u64>,
     /// Calls that were read, by their form.
-    forms: BTreeMap<String, u64>,
+    forms: BTreeMap<CallForm, u64>,
 }
 
 impl Conduct {
@@ -47,24 +50,24 @@ impl Conduct {
         let mut conduct = Self::default();
         for trajectory in trajectories {
             conduct.episodes += 1;
-            let calls = calls(&trajectory.into(), &std::collections::BTreeSet::new());
-            for form in calls.iter().filter_map(|call| call.form.as_ref()) {
-                *conduct.forms.entry(form.clone()).or_default() += 1;
+            let calls = paired_calls(&trajectory.messages);
+            for call in calls.iter().filter_map(|paired| paired.call) {
+                *conduct.forms.entry(call.form).or_default() += 1;
             }
             if trajectory.correct == Some(true) {
                 conduct.right += 1;
                 continue;
             }
-            let has_result = || calls.iter().any(|call| call.result_bytes.is_some() && !call.is_error);
+            let has_result = || calls.iter().any(|call| call.result.is_some() && call.error().is_none());
             let hurdle = match trajectory.end() {
                 Some(End::OutOfTurns) => Hurdle::Turns,
                 Some(End::OutOfTurnTokens) => Hurdle::TurnTokens,
                 Some(End::OutOfTokens) => Hurdle::Tokens,
                 Some(End::ServerDown) => Hurdle::Crash,
-                _ if calls.iter().all(|call| call.form.is_none()) && trajectory.answer.is_none() => {
+                _ if calls.iter().all(|paired| paired.call.is_none()) && trajectory.answer.is_none() => {
                     Hurdle::NoCall
                 }
-                _ if calls.iter().all(|call| call.result_bytes.is_none()) => Hurdle::NoLookup,
+                _ if calls.iter().all(|call| call.result.is_none()) => Hurdle::NoLookup,
                 _ if !has_result() => Hurdle::OnlyErrors,
                 _ => Hurdle::OtherAnswer,
             };
@@ -82,7 +85,7 @@ impl Conduct {
 
     /// How many calls are not written as the chat template writes them, by form; none if all are.
     pub fn forms(&self) -> Option<String> {
-        let loose = || self.forms.iter().filter(|(form, _)| *form != "template");
+        let loose = || self.forms.iter().filter(|(form, _)| **form != CallForm::Template);
         let forms = most_frequent_first(loose())?;
         let (count, all): (u64, u64) = (loose().map(|(_, count)| count).sum(), self.forms.values().sum());
         Some(format!("{count} of {all} calls are not in the form of the chat template: {forms}"))
@@ -124,7 +127,7 @@ mod tests {
 
     fn episode(messages: Vec<Value>, end: &str, answer: Option<&str>) -> Trajectory {
         Trajectory {
-            messages: Value::from(messages).to_string(),
+            messages: serde_json::from_value(messages.into()).unwrap(),
             end: end.into(),
             answer: answer.map(str::to_owned),
             correct: Some(false),
@@ -164,7 +167,7 @@ mod tests {
         ];
         for (episode, hurdle) in &cases {
             let conduct = Conduct::of([episode]);
-            assert_eq!(conduct.hurdles, BTreeMap::from([(*hurdle, 1)]), "{}", episode.messages);
+            assert_eq!(conduct.hurdles, BTreeMap::from([(*hurdle, 1)]), "{:?}", episode.messages);
         }
         let right = Trajectory { correct: Some(true), ..cases[3].0.clone() };
         let all = Conduct::of(cases.iter().map(|(episode, _)| episode).chain([&right]));

@@ -2,6 +2,8 @@
 
 use std::fmt::{Display, Formatter};
 
+use crate::text::percent;
+
 /// The samples of a policy on one task.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Samples {
@@ -78,11 +80,11 @@ impl Headroom {
 impl Display for Headroom {
     fn fmt(&self, f: &mut Formatter<'_>) -> std::fmt::Result {
         let Self { tasks, samples, success, any, majority, mixed } = self;
-        let [success, any, majority, mixed] = [success, any, majority, mixed].map(|share| 100.0 * share);
+        let [success, any, majority, mixed] = [success, any, majority, mixed].map(|share| percent(*share, 0));
         write!(
             f,
-            "{samples} samples of each of {tasks} tasks: {success:.0} % are right; at least one is right in {any:.0} % of the \
-             tasks, the answer that most give in {majority:.0} %; {mixed:.0} % have right and wrong ones"
+            "{samples} samples of each of {tasks} tasks: {success} % are right; at least one is right in {any} % of the \
+             tasks, the answer that most give in {majority} %; {mixed} % have right and wrong ones"
         )
     }
 }

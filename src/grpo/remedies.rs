@@ -6,6 +6,7 @@
 //! `1 − E[pᴳ] − E[(1 − p)ᴳ]`.
 
 use super::{Conduct, Signal};
+use crate::text;
 
 /// Share of groups without gradient for one reason from which a remedy is named.
 const GROUPS: f64 = 0.5;
@@ -98,7 +99,7 @@ pub fn remedies(signal: &Signal, episodes: &Episodes) -> Vec<String> {
     if many(signal.all_right) {
         let right = signal.all_right;
         lines.push(format!(
-            "{right} of {all} groups are all right: train on harder tasks, or draw = \"pass_rate\""
+            "in {right} of {all} groups all rollouts are right, so they teach nothing: train on harder tasks, or `draw = \"pass_rate\"`"
         ));
     }
     if many(signal.all_equal) {
@@ -130,7 +131,7 @@ fn share(part: u64, of: u64) -> f64 {
 }
 
 fn percent(share: f64) -> String {
-    format!("{:.0} %", 100.0 * share)
+    format!("{} %", text::percent(share, 0))
 }
 
 #[cfg(test)]

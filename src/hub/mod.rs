@@ -166,12 +166,12 @@ pub struct Hub {
 /// What the hub says about files before they are uploaded.
 #[derive(Deserialize)]
 struct Preupload {
-    files: Vec<Wanted>,
+    files: Vec<PreuploadedFile>,
 }
 
 #[derive(Deserialize)]
 #[serde(rename_all = "camelCase")]
-struct Wanted {
+struct PreuploadedFile {
     path: String,
     upload_mode: String,
     #[serde(default)]

@@ -12,7 +12,7 @@ use super::*;
 
 /// A request as the hub got it.
 #[derive(Debug, Clone)]
-struct Asked {
+struct SeenRequest {
     line: String,
     body: String,
     token: bool,
@@ -35,7 +35,7 @@ struct Conduct {
 struct Mock {
     url: String,
     conduct: Conduct,
-    asked: Mutex<Vec<Asked>>,
+    asked: Mutex<Vec<SeenRequest>>,
 }
 
 async fn answer(
@@ -46,7 +46,7 @@ async fn answer(
     body: Bytes,
 ) -> axum::response::Response {
     let text = |name: &str| headers.get(name).and_then(|value| value.to_str().ok()).map(str::to_owned);
-    let asked = Asked {
+    let asked = SeenRequest {
         line: format!("{method} {}", uri.path()),
         body: String::from_utf8_lossy(&body).into_owned(),
         token: text("authorization").is_some_and(|value| value == "Bearer hf_token"),

@@ -32,9 +32,13 @@ use tokio::{
 use super::{
     error::{ApiError, Log},
     request::ChatRequest,
-    turn::{Call, End, Part, Task},
+    turn::{AnswerPart, End, SamplingTask},
 };
-use crate::{chat::Chat, progress::now_ms};
+use crate::{
+    chat::Chat,
+    data::{Message, MessageCall},
+    progress::now_ms,
+};
 
 /// What all chunks of an answer have.
 #[derive(Clone)]
@@ -120,22 +124,24 @@ impl Cost {
 }
 
 /// Gets each whole answer: its message, and its tokens with their log-probabilities.
-pub type Keep = Box<dyn Fn(Value, &[(u32, f32)]) + Send + Sync>;
+pub type Keep = Box<dyn Fn(Message, &[(u32, f32)]) + Send + Sync>;
 
 /// Where answers come from.
 pub enum Answers {
     /// As many as are asked for, sampled by a policy.
-    Policy { task: Box<Task>, choices: usize, keep: Option<Keep> },
+    Policy { task: Box<SamplingTask>, choices: usize, keep: Option<Keep> },
     /// One of the agent, which sends its calls as they are answered.
     Agent(AgentAnswer),
 }
 
-type AgentAnswer =
-    Box<dyn FnOnce(UnboundedSender<Part>) -> BoxFuture<'static, Result<(Part, TokenCount), ApiError>> + Send>;
+type AgentAnswer = Box<
+    dyn FnOnce(UnboundedSender<AnswerPart>) -> BoxFuture<'static, Result<(AnswerPart, TokenCount), ApiError>>
+        + Send,
+>;
 
 impl Answers {
     /// Sends the parts of all answers, each with its number. The tokens when all have ended.
-    async fn send(self, mut send: impl FnMut(usize, Part) + Clone) -> Result<TokenCount, ApiError> {
+    async fn send(self, mut send: impl FnMut(usize, AnswerPart) + Clone) -> Result<TokenCount, ApiError> {
         match self {
             Self::Agent(answer) => {
                 let (sender, mut made) = unbounded_channel();
@@ -156,14 +162,14 @@ impl Answers {
             }
             Self::Policy { task, choices, keep } => {
                 let answer = async |choice: usize| {
-                    let (mut send, mut count, mut whole) = (send.clone(), 0, Part::default());
-                    let each = |part: Part| {
+                    let (mut send, mut count, mut whole) = (send.clone(), 0, AnswerPart::default());
+                    let each = |part: AnswerPart| {
                         if keep.is_some() {
                             whole.add(part.clone());
                         }
                         if let Some(end) = &part.end {
                             count += end.tokens.len();
-                            keep.iter().for_each(|keep| keep(message(&whole), &end.tokens));
+                            keep.iter().for_each(|keep| keep(said(&whole), &end.tokens));
                         }
                         send(choice, part);
                     };
@@ -194,18 +200,23 @@ impl Answers {
     }
 }
 
-/// A whole answer as a message.
-fn message(part: &Part) -> Value {
-    let Part { reasoning, text, calls, made, .. } = part;
+/// A whole answer of a policy, as conversations have it.
+fn said(part: &AnswerPart) -> Message {
+    let reasoning = Some(part.reasoning.clone()).filter(|reasoning| !reasoning.is_empty());
+    Message { reasoning, ..Message::assistant(&part.text, part.calls.clone()) }
+}
+
+/// A whole answer as OpenAI's API has it.
+fn message(part: &AnswerPart) -> Value {
+    let AnswerPart { reasoning, text, calls, made, .. } = part;
     let content = if text.is_empty() && !calls.is_empty() { Value::Null } else { text.as_str().into() };
     let mut message = json!({"role": "assistant", "content": content, "refusal": null});
     if !reasoning.is_empty() {
         message["reasoning"] = reasoning.as_str().into();
         message["reasoning_content"] = reasoning.as_str().into();
     }
-    let call = |Call { id, name, arguments }: &Call| json!({"id": id, "type": "function", "function": {"name": name, "arguments": arguments}});
     if !calls.is_empty() {
-        message["tool_calls"] = calls.iter().map(call).collect();
+        message["tool_calls"] = calls.iter().map(MessageCall::openai).collect();
     }
     if !made.is_empty() {
         message["mcprl_calls"] = made.as_slice().into();
@@ -240,13 +251,13 @@ async fn whole(
     let sent = answers.send(move |choice, part| _ = sender.send((choice, part))).await;
     done(sent.as_ref().ok().copied());
     let count = sent?;
-    let mut parts: Vec<Part> = Vec::new();
+    let mut parts: Vec<AnswerPart> = Vec::new();
     while let Some((choice, part)) = receiver.recv().await {
-        parts.resize(parts.len().max(choice + 1), Part::default());
+        parts.resize(parts.len().max(choice + 1), AnswerPart::default());
         parts[choice].add(part);
     }
     let mut ends = Vec::new();
-    let choice = |(index, mut part): (usize, Part)| {
+    let choice = |(index, mut part): (usize, AnswerPart)| {
         let end = part.end.take();
         let reason = end.as_ref().map(|end| end.reason);
         let message = message(&part);
@@ -280,7 +291,7 @@ fn streamed(
         let (part_sender, mut parts) = unbounded_channel();
         let mut sending =
             std::pin::pin!(answers.send(move |choice, part| _ = part_sender.send((choice, part))));
-        let mut send = move |choice: usize, part: Part| {
+        let mut send = move |choice: usize, part: AnswerPart| {
             let is_first = !begun.contains_key(&choice);
             let calls = begun.entry(choice).or_default();
             let before = *calls;
@@ -295,8 +306,9 @@ fn streamed(
             }
         };
         // A reader that was slow gets what came meanwhile as one part.
-        let mut all = |mut next: Option<(usize, Part)>, parts: &mut UnboundedReceiver<(usize, Part)>| {
-            let mut together: BTreeMap<usize, Part> = BTreeMap::new();
+        let mut all = |mut next: Option<(usize, AnswerPart)>,
+                       parts: &mut UnboundedReceiver<(usize, AnswerPart)>| {
+            let mut together: BTreeMap<usize, AnswerPart> = BTreeMap::new();
             while let Some((choice, part)) = next.take().or_else(|| parts.try_recv().ok()) {
                 together.entry(choice).or_default().add(part);
             }
@@ -418,8 +430,8 @@ fn of_batch(end: &End, at: &mut usize, chat: Option<&Chat>) -> String {
 }
 
 /// The deltas of a part: the role before the first, and the end on the last. So many calls were made before.
-fn deltas(part: Part, is_first: bool, made_before: usize) -> Vec<(Value, Option<End>)> {
-    let Part { reasoning, text, calls, made, end } = part;
+fn deltas(part: AnswerPart, is_first: bool, made_before: usize) -> Vec<(Value, Option<End>)> {
+    let AnswerPart { reasoning, text, calls, made, end } = part;
     let mut deltas = Vec::new();
     if is_first {
         deltas.push(json!({"role": "assistant", "content": ""}));
@@ -439,8 +451,8 @@ fn deltas(part: Part, is_first: bool, made_before: usize) -> Vec<(Value, Option<
         deltas.push(json!({"content": text}));
     }
     for (index, call) in calls.into_iter().enumerate() {
-        let function = json!({"name": call.name, "arguments": call.arguments});
-        let call = json!({"index": index, "id": call.id, "type": "function", "function": function});
+        let mut call = call.openai();
+        call["index"] = index.into();
         deltas.push(json!({"tool_calls": [call]}));
     }
     let mut deltas: Vec<_> = deltas.into_iter().map(|delta| (delta, None)).collect();

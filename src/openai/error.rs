@@ -9,8 +9,10 @@ use axum::{
 };
 use serde_json::{Value, json};
 
-use crate::{chat::ChatError, engine::EngineError, error::Failure};
+use crate::{chat::ChatError, data::Message, engine::EngineError, error::Failure};
 
+/// No text has so many bytes a token in the mean.
+const TOKEN_BYTES: usize = 256;
 const TOO_LONG: &str = "context_length_exceeded";
 
 /// Why a request is not answered.
@@ -66,6 +68,23 @@ impl ApiError {
 
     pub fn too_long(tokens: usize, context: usize) -> Self {
         Self::no_room(format!("the messages have {tokens} tokens, the context of the model is {context}"))
+    }
+
+    /// Refuses messages that cannot fit into so many tokens, before they are made tokens: that takes many times their bytes.
+    ///
+    /// # Errors
+    /// If they are too long for the context.
+    pub fn check_size(messages: &[Message], context: usize) -> Result<(), Self> {
+        let bytes: usize = messages
+            .iter()
+            .map(|message| message.text.len() + message.reasoning.as_ref().map_or(0, String::len))
+            .sum();
+        match bytes > context.saturating_mul(TOKEN_BYTES) {
+            true => Err(Self::no_room(format!(
+                "the messages have {bytes} bytes, too many for the {context} tokens of the model's context"
+            ))),
+            false => Ok(()),
+        }
     }
 
     fn no_room(message: String) -> Self {

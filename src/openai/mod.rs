@@ -19,7 +19,7 @@ pub use self::{
     error::{ApiError, Log},
     request::{CHOICES, ChatRequest, read_body},
     rows::Rows,
-    turn::{End, Model, Part, Task},
+    turn::{AnswerPart, End, Model, SamplingTask},
 };
 
 /// A number that nobody can foresee.

@@ -10,7 +10,10 @@ use serde::de::DeserializeOwned;
 use serde_json::{Map, Value, json};
 
 use super::error::ApiError;
-use crate::engine::Sampling;
+use crate::{
+    data::{Message, MessageCall},
+    engine::Sampling,
+};
 
 /// Most bytes of a request.
 const BODY: usize = 8 << 20;
@@ -60,7 +63,7 @@ pub async fn read_body(body: Body) -> Result<Bytes, ApiError> {
 pub struct ChatRequest {
     pub model: Option<String>,
     /// As a chat template expects them: texts instead of parts, arguments as objects.
-    pub messages: Vec<Value>,
+    pub messages: Vec<Message>,
     pub tools: Vec<Value>,
     /// Whether arguments keep to the schema of their tool: a tool asks for it.
     pub strict: bool,
@@ -354,10 +357,10 @@ impl Fields {
     }
 }
 
-fn messages(given: Vec<Value>) -> Result<Vec<Value>, ApiError> {
+fn messages(given: Vec<Value>) -> Result<Vec<Message>, ApiError> {
     // The name of each call so far, by its id.
     let mut called = BTreeMap::new();
-    let message = |(index, value): (usize, Value)| -> Result<Value, ApiError> {
+    let message = |(index, value): (usize, Value)| -> Result<Message, ApiError> {
         let mut fields = Fields::of(format!("messages[{index}]"), value)?;
         let role = fields.text("role")?.unwrap_or_default();
         let content = match fields.take("content") {
@@ -374,29 +377,23 @@ fn messages(given: Vec<Value>) -> Result<Vec<Value>, ApiError> {
             Some(_) => return Err(fields.invalid("content", "should be a text or a list of parts")),
         };
         let mut message = match role.as_str() {
-            "system" | "developer" => json!({"role": "system", "content": content}),
-            "user" => json!({"role": "user", "content": content}),
+            "system" | "developer" => Message::system(content),
+            "user" => Message::user(content),
             "assistant" => {
-                let mut message = json!({"role": "assistant", "content": content});
                 // Clients send one or the other, or both.
                 let others = fields.text("reasoning")?;
-                if let Some(reasoning) = fields.text("reasoning_content")?.or(others) {
-                    message["reasoning_content"] = reasoning.into();
-                }
+                let reasoning = fields.text("reasoning_content")?.or(others);
                 let mut calls = Vec::new();
                 for (number, value) in fields.items("tool_calls")?.unwrap_or_default().into_iter().enumerate()
                 {
-                    let (id, name, arguments) = call(fields.path(&format!("tool_calls[{number}]")), value)?;
-                    calls.push(json!({"id": id, "type": "function", "function": {"name": name, "arguments": arguments}}));
-                    called.insert(id, name);
-                }
-                if !calls.is_empty() {
-                    message["tool_calls"] = calls.into();
+                    let call = call(fields.path(&format!("tool_calls[{number}]")), value)?;
+                    called.insert(call.id.clone(), call.name.clone());
+                    calls.push(call);
                 }
                 fields.neutral("annotations", &[json!([])])?;
                 // What an answer of the agent has besides its text.
                 fields.take("mcprl_calls");
-                message
+                Message { reasoning, ..Message::assistant(content, calls) }
             }
             "tool" => {
                 let id = fields.text("tool_call_id")?.unwrap_or_default();
@@ -404,12 +401,12 @@ fn messages(given: Vec<Value>) -> Result<Vec<Value>, ApiError> {
                     return Err(fields.invalid("tool_call_id", "is not the id of an earlier call"));
                 };
                 fields.take("name");
-                json!({"role": "tool", "tool_call_id": id, "name": name, "content": content})
+                Message::result(name, &id, content)
             }
             _ => return Err(fields.invalid("role", "should be system, developer, user, assistant or tool")),
         };
         if let Some(name) = fields.text("name")? {
-            message["name"] = name.into();
+            message.name = Some(name);
         }
         fields.end()?;
         Ok(message)
@@ -453,8 +450,7 @@ fn text_part(at: String, value: Value) -> Result<String, ApiError> {
     Ok(text)
 }
 
-/// Id, name and arguments of a call.
-fn call(at: String, value: Value) -> Result<(String, String, Value), ApiError> {
+fn call(at: String, value: Value) -> Result<MessageCall, ApiError> {
     let mut call = Fields::of(at, value)?;
     let id = call.text("id")?.ok_or_else(|| call.invalid("id", "should be a text"))?;
     call.neutral("type", &[json!("function")])?;
@@ -463,16 +459,16 @@ fn call(at: String, value: Value) -> Result<(String, String, Value), ApiError> {
     call.end()?;
     let name = function.text("name")?.ok_or_else(|| function.invalid("name", "should be a text"))?;
     let arguments = match function.take("arguments") {
-        None => json!({}),
-        Some(Value::String(text)) if text.trim().is_empty() => json!({}),
-        Some(Value::String(text)) => serde_json::from_str(&text).unwrap_or_default(),
-        Some(other) => other,
+        None => Some(Map::new()),
+        Some(Value::String(text)) if text.trim().is_empty() => Some(Map::new()),
+        Some(Value::String(text)) => serde_json::from_str(&text).ok(),
+        Some(Value::Object(arguments)) => Some(arguments),
+        Some(_) => None,
     };
-    if !arguments.is_object() {
-        return Err(function.invalid("arguments", "should be a JSON object, as text"));
-    }
+    let arguments =
+        arguments.ok_or_else(|| function.invalid("arguments", "should be a JSON object, as text"))?;
     function.end()?;
-    Ok((id, name, arguments))
+    Ok(MessageCall { id, name, arguments, ..MessageCall::default() })
 }
 
 /// The tools, and whether one is strict.
@@ -527,7 +523,7 @@ mod tests {
             "tools": [{"type": "function", "cache_control": cached, "function": {"name": "f", "cache_control": cached}}],
         }));
         let request = request.unwrap();
-        assert_eq!(request.messages, [json!({"role": "user", "content": "Hi"})]);
+        assert_eq!(request.messages, [Message::user("Hi")]);
         assert_eq!(request.tools[0]["function"]["name"], "f");
         let refused = with(json!({"chat_template_kwargs": {"enable_thinking": false}})).unwrap_err();
         let refused = format!("{refused:?}");
@@ -627,7 +623,7 @@ mod tests {
             {"role": "assistant", "content": "", "reasoning_content": "Hm.", "tool_calls": [call]},
             {"role": "tool", "tool_call_id": "c1", "name": "look", "content": "8"},
         ]);
-        assert_eq!(Value::from(request.messages), expected);
+        assert_eq!(json!(request.messages), expected);
         let wrong = json!({"messages": [{"role": "assistant", "tool_calls": [
             {"id": "c", "function": {"name": "f", "arguments": "[1"}}
         ]}]});

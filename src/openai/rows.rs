@@ -4,9 +4,7 @@
 //! is new was not sampled, what is answered was. Any other request, such as one whose history was changed or shortened,
 //! begins a row. So every token stands behind exactly those that it was sampled behind.
 
-use serde_json::Value;
-
-use crate::agent::History;
+use crate::{agent::History, data::Message};
 
 /// A sequence of tokens as the policy saw it.
 #[derive(Debug, Default)]
@@ -14,7 +12,7 @@ struct Row {
     tokens: Vec<u32>,
     sampled: Vec<bool>,
     logprobs: Vec<f32>,
-    messages: Vec<Value>,
+    messages: Vec<Message>,
 }
 
 /// The rows of a conversation, or of several that belong together.
@@ -45,7 +43,7 @@ impl Rows {
 
     /// Adds an answer, given as sampled tokens with their log-probabilities. `messages` are those of the request and the
     /// answer. The same answer to the same request is added once.
-    pub fn add(&mut self, prompt: &[u32], answer: &[(u32, f32)], messages: Vec<Value>) {
+    pub fn add(&mut self, prompt: &[u32], answer: &[(u32, f32)], messages: Vec<Message>) {
         if self.contains(prompt, answer) {
             return;
         }
@@ -79,12 +77,10 @@ impl Rows {
 
 #[cfg(test)]
 mod tests {
-    use serde_json::json;
-
     use super::*;
 
-    fn said(count: usize) -> Vec<Value> {
-        vec![json!({"role": "user"}); count]
+    fn said(count: usize) -> Vec<Message> {
+        vec![Message::default(); count]
     }
 
     #[test]

@@ -5,14 +5,15 @@
 use std::{pin::pin, sync::Arc};
 
 use axum::http::StatusCode;
-use serde_json::{Value, json};
+use serde_json::Value;
 use tokio::sync::mpsc::unbounded_channel;
 
 use super::{error::ApiError, request::ChatRequest};
 use crate::{
     agent::answer_of,
     answer::COMPLETE_TASK,
-    chat::{Chat, GrowingTurn, GuideError, Shape, TurnGuide},
+    chat::{CallForm, Chat, GrowingTurn, GuideError, Shape, TurnGuide},
+    data::{Message, MessageCall},
     engine::{Sampled, Sampler, Sampling, Stop},
     guide::Guide,
     hash::Encoder,
@@ -30,22 +31,14 @@ pub struct Model {
 
 /// A part of an answer.
 #[derive(Debug, Clone, Default, PartialEq)]
-pub struct Part {
+pub struct AnswerPart {
     pub reasoning: String,
     pub text: String,
-    pub calls: Vec<Call>,
+    pub calls: Vec<MessageCall>,
     /// The calls that the agent has made, with their results: `mcprl_calls` of a message.
     pub made: Vec<Value>,
     /// Of the last part.
     pub end: Option<End>,
-}
-
-#[derive(Debug, Clone, PartialEq)]
-pub struct Call {
-    pub id: String,
-    pub name: String,
-    /// As JSON.
-    pub arguments: String,
 }
 
 /// How an answer ended.
@@ -58,7 +51,7 @@ pub struct End {
     pub likeliest: Vec<Vec<(u32, f32)>>,
 }
 
-impl Part {
+impl AnswerPart {
     pub fn add(&mut self, part: Self) {
         self.reasoning += &part.reasoning;
         self.text += &part.text;
@@ -73,7 +66,7 @@ impl Part {
 }
 
 /// What is sampled for a request.
-pub struct Task {
+pub struct SamplingTask {
     sampler: Sampler,
     /// With the request's tools.
     pub chat: Chat,
@@ -92,7 +85,7 @@ pub struct Task {
     stream: bool,
 }
 
-impl Task {
+impl SamplingTask {
     /// Writes the prompt of a request, on a thread of its own because it takes a while for a long one.
     ///
     /// # Errors
@@ -103,8 +96,9 @@ impl Task {
     }
 
     fn new(model: &Model, request: &ChatRequest) -> Result<Self, ApiError> {
+        ApiError::check_size(&request.messages, model.context)?;
         let chat = model.chat.offering(&request.tools);
-        let prompt = chat.conversation(&request.messages)?;
+        let prompt = chat.conversation(&request.messages.iter().map(Message::json).collect::<Vec<_>>())?;
         let prompt_tokens: usize = prompt.iter().map(|piece| piece.len()).sum();
         let left = model.context.saturating_sub(prompt_tokens);
         if left == 0 {
@@ -153,7 +147,7 @@ impl Task {
     ///
     /// # Errors
     /// If the engine fails.
-    pub async fn answer(&self, choice: usize, mut send: impl FnMut(Part)) -> Result<(), ApiError> {
+    pub async fn answer(&self, choice: usize, mut send: impl FnMut(AnswerPart)) -> Result<(), ApiError> {
         let seed = match choice {
             0 => self.seed,
             _ => Encoder::new("mcprl choice v1").number(self.seed).number(choice as u64).finish().seed(),
@@ -170,7 +164,7 @@ impl Task {
             logprobs: Vec::new(),
         };
         // Whether a stop string is there.
-        let pass = |answer: &mut Answer<'_>, send: &mut dyn FnMut(Part)| {
+        let pass = |answer: &mut Answer<'_>, send: &mut dyn FnMut(AnswerPart)| {
             if answer.is_stopped(&self.chat) {
                 return true;
             }
@@ -258,17 +252,17 @@ impl Answer<'_> {
     }
 
     /// What became certain.
-    fn more(&mut self, chat: &Chat) -> Part {
+    fn more(&mut self, chat: &Chat) -> AnswerPart {
         let held = match self.stops.strings {
             [] => 0,
             _ => self.turn.answer(chat).map_or(0, |answer| self.stops.begun(answer)),
         };
         let more = self.turn.more_without(chat, held);
-        Part { reasoning: more.reasoning, text: more.text, ..Part::default() }
+        AnswerPart { reasoning: more.reasoning, text: more.text, ..AnswerPart::default() }
     }
 
     /// What is left at the end of the turn. None was sampled to its end if a stop string has ended it.
-    fn end(mut self, task: &Task, choice: usize, sampled: Option<&Sampled>) -> Part {
+    fn end(mut self, task: &SamplingTask, choice: usize, sampled: Option<&Sampled>) -> AnswerPart {
         let is_stopped = sampled.is_none();
         let is_cut = sampled.is_none_or(|sampled| sampled.stop != Stop::Token);
         let turn = self.turn.parsed(&task.chat);
@@ -286,8 +280,7 @@ impl Answer<'_> {
                 }
                 // Of an answer whose form is required, JSON that looks like a call is one only if it names a tool.
                 Ok(call) if !task.tools.is_empty() && (task.guide.is_none() || is_offered(&call.name)) => {
-                    let arguments = json!(call.arguments).to_string();
-                    calls.push(Call { id, name: call.name, arguments });
+                    calls.push(MessageCall::new(&id, call, CallForm::Template));
                 }
                 // The rest of a call that was cut is no text.
                 Err(_) if is_cut && !task.tools.is_empty() => {}
@@ -310,7 +303,7 @@ impl Answer<'_> {
         };
         let likeliest = sampled.map(|sampled| sampled.alternatives.clone()).unwrap_or_default();
         let end = Some(End { likeliest, ..self.ended(reason) });
-        Part { reasoning, text, calls, end, ..Part::default() }
+        AnswerPart { reasoning, text, calls, end, ..AnswerPart::default() }
     }
 }
 

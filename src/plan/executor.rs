@@ -7,7 +7,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 
 use super::{
-    layers::{Entry, Part},
+    layers::{Entry, EntryPart},
     reader::Reader,
     section::schema_of,
 };
@@ -226,7 +226,7 @@ pub fn executors(reader: &Reader, entry: &Entry<'_>) -> BTreeMap<String, Option<
     let spec = |(name, entry): (&str, Entry<'_>)| {
         if name == Executor::LOCAL {
             let message = format!("`{name}` is an executor already");
-            reader.wrong::<()>(&entry, Part::Key, message, Some("give it another name".into()));
+            reader.wrong::<()>(&entry, EntryPart::Key, message, Some("give it another name".into()));
         }
         (name.to_owned(), jobs(reader, name, &entry))
     };
@@ -244,14 +244,14 @@ fn jobs(reader: &Reader, name: &str, entry: &Entry<'_>) -> Option<JobsSpec> {
     let Some(resources) = table.resources.values() else {
         let entry = entry.field("resources").and_then(|resources| resources.field("time"))?;
         let message = format!("`{}` should be a time such as \"30m\" or \"4h\"", entry.path);
-        return reader.wrong(&entry, Part::Value, message, None);
+        return reader.wrong(&entry, EntryPart::Value, message, None);
     };
     let mut values = Map::from_iter([("resources".to_owned(), resources)]);
     for (option, TemplateOption { about, default }) in &template.options {
         let given = fields.get(option.as_str()).map(Entry::json);
         let Some(value) = given.or_else(|| default.clone()) else {
             let message = format!("`{}` needs `{option}`", entry.path);
-            reader.wrong::<()>(entry, Part::Key, message, Some(format!("{option}: {about}")));
+            reader.wrong::<()>(entry, EntryPart::Key, message, Some(format!("{option}: {about}")));
             continue;
         };
         values.insert(option.clone(), value);
@@ -274,18 +274,20 @@ fn template(reader: &Reader, entry: &Entry<'_>, kind: &str) -> Option<Template> 
             Ok(text) => text,
             Err(cause) => {
                 let message = format!("`{}`: cannot read {}: {cause}", entry.path, path.display());
-                return reader.wrong(entry, Part::Value, message, None);
+                return reader.wrong(entry, EntryPart::Value, message, None);
             }
         },
         None => {
             let message =
                 format!("`{}` should be one of {}, or the path of a template", entry.path, names.join(", "));
-            return reader.wrong(entry, Part::Value, message, suggest(kind, names));
+            return reader.wrong(entry, EntryPart::Value, message, suggest(kind, names));
         }
     };
     match Template::parse(&text) {
         Ok(template) => Some(template),
-        Err(problem) => reader.wrong(entry, Part::Value, format!("{kind} is no template: {problem}"), None),
+        Err(problem) => {
+            reader.wrong(entry, EntryPart::Value, format!("{kind} is no template: {problem}"), None)
+        }
     }
 }
 
@@ -304,7 +306,7 @@ pub fn executor(
             let names: Vec<&str> = std::iter::once(Executor::LOCAL).chain(others).collect();
             let message = format!("`{}` should be one of {}", entry.path, names.join(", "));
             let hint = executors.is_empty().then(|| "`[executors.NAME]` names a batch system".to_owned());
-            reader.wrong(entry, Part::Value, message, hint)
+            reader.wrong(entry, EntryPart::Value, message, hint)
         }
     }
 }

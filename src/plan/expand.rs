@@ -5,7 +5,7 @@ use std::fmt::Write as _;
 use super::{
     layers::{BASE, Entry, Layers, MODEL, Origin, Overrides, top_level},
     reader::Reader,
-    source::{SECRET_TABLES, Source},
+    source::{RunFile, SECRET_TABLES},
 };
 use crate::{error::Result, secret::is_secret};
 
@@ -26,7 +26,7 @@ fn has_header(path: &str) -> bool {
 ///
 /// # Errors
 /// If an override cannot be read.
-pub fn expanded(source: &Source, overrides: &Overrides) -> Result<String> {
+pub fn expanded(source: &RunFile, overrides: &Overrides) -> Result<String> {
     let (layers, mistakes) = Layers::new(source, overrides);
     Reader::new(mistakes).finish(Some(()))?;
     let mut text = String::new();

@@ -12,10 +12,10 @@ use petgraph::{
 
 use super::{
     best::{Flat, Measured, MetricOf},
-    layers::{Entry, Part},
+    layers::{Entry, EntryPart},
     parse::{Best, ParsedInput, ParsedLoop, ParsedRun, ParsedStage, Stage},
     reader::Reader,
-    references::{Resolver, Target, carried_name, carried_type, yields},
+    references::{ReferenceTarget, Resolver, carried_name, carried_type, yields},
 };
 use crate::{
     error::suggest,
@@ -178,12 +178,12 @@ pub fn graph(reader: &Reader, parsed: &ParsedRun<'_>) -> Option<Graph> {
     Some(Graph { nodes, order, loops })
 }
 
-type Targets = Vec<(String, String, Target)>;
+type Targets = Vec<(String, String, ReferenceTarget)>;
 
 struct LoopTargets {
     stages: Vec<Targets>,
     /// Carried name to its initial artifact, if there is one, and the stage and port that renew it.
-    carry: BTreeMap<String, (Option<Target>, usize, String)>,
+    carry: BTreeMap<String, (Option<ReferenceTarget>, usize, String)>,
     /// Stage and metric that end the loop.
     until: Option<(usize, String)>,
     /// Stage outside the loop, and metric, that decide whether it begins.
@@ -242,7 +242,7 @@ fn loop_links(
                 return None;
             }
             let message = format!("no stage of loop \"{}\" reads \"@{name}\"", parsed_loop.name);
-            return reader.wrong(entry, Part::Key, message, None);
+            return reader.wrong(entry, EntryPart::Key, message, None);
         };
         let start = match entry.text() {
             Some("") => starts_empty(reader, parsed_loop, name, entry).then_some(None),
@@ -253,34 +253,35 @@ fn loop_links(
         Some(((*name).to_owned(), (start?, stage, port)))
     });
     let carried: Vec<_> = carried.collect();
-    let carry: BTreeMap<String, (Option<Target>, usize, String)> =
+    let carry: BTreeMap<String, (Option<ReferenceTarget>, usize, String)> =
         carried.into_iter().collect::<Option<_>>()?;
     let (until, begins, best) = (all_or_none(until)?, all_or_none(begins)?, all_or_none(best)?);
     let stages: Vec<Targets> = stages.into_iter().collect::<Option<_>>()?;
     let lags = stages.iter().flatten().filter_map(|(_, _, link)| match link {
-        Target::Carried { lag, .. } => Some(*lag),
+        ReferenceTarget::Carried { lag, .. } => Some(*lag),
         _ => None,
     });
     let lag = lags.max().unwrap_or(0);
-    let from_loop =
-        |(start, _, _): &(Option<Target>, usize, String)| matches!(start, Some(Target::Result { .. }));
+    let from_loop = |(start, _, _): &(Option<ReferenceTarget>, usize, String)| {
+        matches!(start, Some(ReferenceTarget::Result { .. }))
+    };
     if (begins.is_some() || best.is_some()) && carry.values().any(from_loop) {
         let message = format!("loop \"{}\" starts from another loop's result", parsed_loop.name);
         let hint =
             "`if` and `best` need a stage to fall back to: start the loop from a stage's output".to_owned();
-        return reader.wrong(&parsed_loop.entry, Part::Key, message, Some(hint));
+        return reader.wrong(&parsed_loop.entry, EntryPart::Key, message, Some(hint));
     }
     if let Some(BestTargets { measured: (stage, _), every: 2.., .. }) = &best {
         let reads = |links: &Targets| {
-            links
-                .iter()
-                .any(|(_, _, link)| matches!(link, Target::Inner { stage: read, .. } if read == stage))
+            links.iter().any(
+                |(_, _, link)| matches!(link, ReferenceTarget::Inner { stage: read, .. } if read == stage),
+            )
         };
         if let Some(reader_of) = stages.iter().position(reads) {
             let [name, by] = [*stage, reader_of].map(|index| &parsed_loop.stages[index].name);
             let message = format!("stage \"{by}\" reads \"{name}\", which does not run in every iteration");
             let hint = format!("set `every = 1` in `best` of loop \"{}\"", parsed_loop.name);
-            return reader.wrong(&parsed_loop.stages[reader_of].entry, Part::Key, message, Some(hint));
+            return reader.wrong(&parsed_loop.stages[reader_of].entry, EntryPart::Key, message, Some(hint));
         }
     }
     Some(LoopTargets { stages, carry, until, begins, best, lag })
@@ -307,7 +308,7 @@ fn starts_empty(reader: &Reader, parsed_loop: &ParsedLoop<'_>, name: &str, entry
                 input.role, stage.name
             );
             let hint = Some("start it from the output of a stage".to_owned());
-            reader.wrong::<()>(entry, Part::Value, message, hint);
+            reader.wrong::<()>(entry, EntryPart::Value, message, hint);
             return false;
         }
     }
@@ -322,7 +323,7 @@ fn yields_nothing_carried(reader: &Reader, parsed_loop: &ParsedLoop<'_>, stage: 
     }
     let hint = suggest(name, parsed_loop.carry.keys().copied());
     let message = format!("loop \"{}\" has no carried value \"{name}\"", parsed_loop.name);
-    reader.wrong::<()>(entry, Part::Value, message, hint);
+    reader.wrong::<()>(entry, EntryPart::Value, message, hint);
     true
 }
 
@@ -341,18 +342,18 @@ fn renewer(
         }
         let message = format!("no stage of loop \"{}\" renews \"{name}\"", parsed_loop.name);
         let hint = format!("add `yields = \"{name}\"` to the stage that renews it");
-        return reader.wrong(entry, Part::Key, message, Some(hint));
+        return reader.wrong(entry, EntryPart::Key, message, Some(hint));
     };
     let declared = stage.yields.as_ref()?;
     if let Some((_, other)) = found.next() {
         let message = format!("two stages of loop \"{}\" yield \"{name}\"", parsed_loop.name);
-        return reader.wrong(other.yields.as_ref()?, Part::Value, message, None);
+        return reader.wrong(other.yields.as_ref()?, EntryPart::Value, message, None);
     }
     match stage.stage.card.output_of_type(artifact) {
         Some(port) => Some((index, port.to_owned())),
         None => {
             let message = format!("stage \"{}\" does not write one artifact of type {artifact}", stage.name);
-            reader.wrong(declared, Part::Value, message, None)
+            reader.wrong(declared, EntryPart::Value, message, None)
         }
     }
 }
@@ -380,7 +381,7 @@ fn metric(
         let message = format!("`{}`: no stage {place} reports \"{text}\"", entry.path);
         let hint = suggest(text, names.iter().map(String::as_str));
         let hint = hint.unwrap_or_else(|| format!("metrics: {}", names.join(", ")));
-        reader.wrong(entry, Part::Value, message, Some(hint))
+        reader.wrong(entry, EntryPart::Value, message, Some(hint))
     })
 }
 
@@ -401,7 +402,7 @@ fn best(
     if measuring.yields.is_some() && best.every > 1 {
         let message = format!("`{}`: stage \"{}\" renews a carried value", entry.path, measuring.name);
         let hint = "it has to run in every iteration: measure with a stage of its own".to_owned();
-        return reader.wrong(&at("every"), Part::Value, message, Some(hint));
+        return reader.wrong(&at("every"), EntryPart::Value, message, Some(hint));
     }
     Some(BestTargets { measured, start, every: best.every, patience: best.patience })
 }
@@ -431,12 +432,12 @@ impl<'a> Unrolled<'a> {
     }
 
     /// None for a carried value that starts empty, in the iterations before its first renewal.
-    fn from(&self, link: &Target, iteration: Option<Iteration>) -> Option<InputSource> {
+    fn from(&self, link: &ReferenceTarget, iteration: Option<Iteration>) -> Option<InputSource> {
         Some(match (link, iteration) {
-            (Target::Inner { stage, port }, Some(Iteration { loop_index, number })) => {
+            (ReferenceTarget::Inner { stage, port }, Some(Iteration { loop_index, number })) => {
                 InputSource::Output { node: self.inner(loop_index, number, *stage), port: port.clone() }
             }
-            (Target::Carried { name, lag }, Some(Iteration { loop_index, number })) => {
+            (ReferenceTarget::Carried { name, lag }, Some(Iteration { loop_index, number })) => {
                 let (start, stage, port) = &self.loops[loop_index].carry[name];
                 match number.checked_sub(1 + lag) {
                     None | Some(0) => self.from(start.as_ref()?, None)?,
@@ -446,12 +447,12 @@ impl<'a> Unrolled<'a> {
                     },
                 }
             }
-            (Target::Result { loop_index, name }, _) => self.result(*loop_index, name),
+            (ReferenceTarget::Result { loop_index, name }, _) => self.result(*loop_index, name),
             // The resolver returns inner and carried targets only within loops.
-            (Target::Outer { stage, port } | Target::Inner { stage, port }, _) => {
+            (ReferenceTarget::Outer { stage, port } | ReferenceTarget::Inner { stage, port }, _) => {
                 InputSource::Output { node: NodeIndex::new(*stage), port: port.clone() }
             }
-            (Target::Carried { .. }, None) => InputSource::Last(Vec::new()),
+            (ReferenceTarget::Carried { .. }, None) => InputSource::Last(Vec::new()),
         })
     }
 
@@ -517,7 +518,7 @@ impl<'a> Unrolled<'a> {
     }
 
     fn node(&self, stage: &ParsedStage<'_>, links: &Targets, iteration: Option<Iteration>) -> Node {
-        let edge = |(role, name, link): &(String, String, Target)| {
+        let edge = |(role, name, link): &(String, String, ReferenceTarget)| {
             Some(InputEdge { role: role.clone(), name: name.clone(), from: self.from(link, iteration)? })
         };
         let id = match iteration {
@@ -749,5 +750,5 @@ fn cycle<T>(reader: &Reader, parsed: &ParsedRun<'_>, nodes: &DiGraph<Node, ()>) 
     let message = format!("stages wait for each other: {}", names.join(" → "));
     let hint =
         "to pass an artifact to the next iteration of a loop, use `carry`, `@name` and `yields`".to_owned();
-    reader.wrong(input.map_or(&entry.entry, |input| &input.entry), Part::Value, message, Some(hint))
+    reader.wrong(input.map_or(&entry.entry, |input| &input.entry), EntryPart::Value, message, Some(hint))
 }

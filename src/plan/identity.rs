@@ -79,56 +79,8 @@ impl ServerIdentity {
         };
         let reached = match &spec.transport {
             Transport::Stdio { command, env, files: listed, .. } => {
-                let mut named = NamedFiles::new(spec, cwd, folder, files);
-                let mut words = Vec::new();
-                let shown = secret::hidden(command, |value| format!("hidden {}", digest(value)));
-                for (word, shown) in command.iter().zip(shown) {
-                    let is_hidden = shown != *word;
-                    let word = if is_hidden { None } else { named.word(word)? };
-                    words.push(word.unwrap_or_else(|| {
-                        shown.replace("{mcprl}", concat!("mcprl ", env!("CARGO_PKG_VERSION")))
-                    }));
-                }
-                let mut variables = BTreeMap::new();
-                for (name, value) in env {
-                    let named = named.value(name, value)?;
-                    variables.insert(name, digest(named.as_ref().unwrap_or(value)));
-                }
-                for path in listed.iter().flat_map(|listed| files_in(listed)) {
-                    let name = path.strip_prefix(folder).unwrap_or(&path).to_string_lossy().into_owned();
-                    named.listed(path, name)?;
-                }
-                by_content.extend(named.by_content);
-                uncounted.extend(named.uncounted);
-                let mut layout = BTreeMap::new();
-                if let State::SnapshotDir(template) = &spec.state {
-                    for path in all_in(template) {
-                        let name =
-                            path.strip_prefix(template).unwrap_or(&path).to_string_lossy().into_owned();
-                        let content = if path.is_symlink() {
-                            format!("link {}", std::fs::read_link(&path).unwrap_or_default().display())
-                        } else if path.is_dir() {
-                            "folder".to_owned()
-                        } else {
-                            let digest = files.digest(&path)?;
-                            by_content.insert(path, digest);
-                            digest.to_string()
-                        };
-                        layout.insert(name, content);
-                    }
-                }
-                let mut reached = json!({ "command": words, "env": variables, "files": named.contents });
-                if !layout.is_empty() {
-                    reached["snapshot"] = json!(layout);
-                }
-                if cwd.starts_with(PLACEHOLDER) {
-                    reached["cwd"] = cwd.to_string_lossy().into();
-                }
-                // Outside the run file's folder, `cwd` is a path of this machine only.
-                if let Some(inner) = cwd.strip_prefix(folder).ok().filter(|inner| *inner != Path::new("")) {
-                    reached["cwd"] = inner.to_string_lossy().into();
-                }
-                reached
+                let into = (&mut by_content, &mut uncounted);
+                Self::command(spec, (command, env, listed), (cwd, folder), files, into)?
             }
             Transport::Http { url, headers, .. } => json!({ "url": url, "headers": hidden(headers) }),
             Transport::Cassette(path) => {
@@ -137,6 +89,83 @@ impl ServerIdentity {
                 json!({ "replay": digest })
             }
         };
+        let conduct = Self::conduct(spec, (cwd, folder), files, &mut by_content)?;
+        let is_known = match &spec.transport {
+            Transport::Http { .. } => false,
+            Transport::Stdio { command, .. } => command.iter().any(|word| word.contains("{mcprl}")),
+            Transport::Cassette(_) => true,
+        };
+        Ok(Self { reached, conduct, files: by_content, uncounted, is_known })
+    }
+
+    /// How a command is reached: its words, variables and files. Adds to the files that count and to those that do not.
+    fn command(
+        spec: &ServerSpec,
+        (command, env, listed): (&[String], &BTreeMap<String, String>, &[PathBuf]),
+        (cwd, folder): (&Path, &Path),
+        files: &FileDigests,
+        into: (&mut BTreeMap<PathBuf, Digest>, &mut BTreeSet<PathBuf>),
+    ) -> Result<Value> {
+        let mut named = NamedFiles::new(spec, cwd, folder, files);
+        let mut words = Vec::new();
+        let shown = secret::hidden(command, |value| format!("hidden {}", digest(value)));
+        for (word, shown) in command.iter().zip(shown) {
+            let is_hidden = shown != *word;
+            let word = if is_hidden { None } else { named.word(word)? };
+            words.push(
+                word.unwrap_or_else(|| {
+                    shown.replace("{mcprl}", concat!("mcprl ", env!("CARGO_PKG_VERSION")))
+                }),
+            );
+        }
+        let mut variables = BTreeMap::new();
+        for (name, value) in env {
+            let named = named.value(name, value)?;
+            variables.insert(name, digest(named.as_ref().unwrap_or(value)));
+        }
+        for path in listed.iter().flat_map(|listed| files_in(listed)) {
+            let name = path.strip_prefix(folder).unwrap_or(&path).to_string_lossy().into_owned();
+            named.listed(path, name)?;
+        }
+        into.0.extend(named.by_content);
+        into.1.extend(named.uncounted);
+        let mut layout = BTreeMap::new();
+        if let State::SnapshotDir(template) = &spec.state {
+            for path in all_in(template) {
+                let name = path.strip_prefix(template).unwrap_or(&path).to_string_lossy().into_owned();
+                let content = if path.is_symlink() {
+                    format!("link {}", std::fs::read_link(&path).unwrap_or_default().display())
+                } else if path.is_dir() {
+                    "folder".to_owned()
+                } else {
+                    let digest = files.digest(&path)?;
+                    into.0.insert(path, digest);
+                    digest.to_string()
+                };
+                layout.insert(name, content);
+            }
+        }
+        let mut reached = json!({ "command": words, "env": variables, "files": named.contents });
+        if !layout.is_empty() {
+            reached["snapshot"] = json!(layout);
+        }
+        if cwd.starts_with(PLACEHOLDER) {
+            reached["cwd"] = cwd.to_string_lossy().into();
+        }
+        // Outside the run file's folder, `cwd` is a path of this machine only.
+        if let Some(inner) = cwd.strip_prefix(folder).ok().filter(|inner| *inner != Path::new("")) {
+            reached["cwd"] = inner.to_string_lossy().into();
+        }
+        Ok(reached)
+    }
+
+    /// How the server is used.
+    fn conduct(
+        spec: &ServerSpec,
+        (cwd, folder): (&Path, &Path),
+        files: &FileDigests,
+        by_content: &mut BTreeMap<PathBuf, Digest>,
+    ) -> Result<Value> {
         let mut conduct = json!({
             "state": spec.state.label(),
             "call_timeout_s": spec.limits.call_timeout.as_secs(),
@@ -180,12 +209,7 @@ impl ServerIdentity {
                 "calls": own.calls,
             });
         }
-        let is_known = match &spec.transport {
-            Transport::Http { .. } => false,
-            Transport::Stdio { command, .. } => command.iter().any(|word| word.contains("{mcprl}")),
-            Transport::Cassette(_) => true,
-        };
-        Ok(Self { reached, conduct, files: by_content, uncounted, is_known })
+        Ok(conduct)
     }
 }
 

@@ -9,7 +9,7 @@ use super::layers::Entry;
 use crate::stage::{Card, card::Role};
 
 /// A stage of the run file with its card.
-struct Known<'a> {
+struct StageEntry<'a> {
     name: &'a str,
     /// Dotted path of the table that it is in.
     within: String,
@@ -21,12 +21,12 @@ struct Known<'a> {
 pub fn inputs<'a>(top: &Entry<'a>, kinds: &'a BTreeMap<String, Arc<Card>>) -> Vec<(String, String, String)> {
     let loops: BTreeMap<&str, Entry<'a>> =
         top.field("loop").and_then(|loops| loops.fields()).unwrap_or_default();
-    let mut stages: Vec<Known<'a>> = Vec::new();
+    let mut stages: Vec<StageEntry<'a>> = Vec::new();
     let tables = loops.values().filter_map(|each| each.field("stages")).chain(top.field("stages"));
     for table in tables {
         for (name, entry) in table.fields().unwrap_or_default() {
             if let Some(card) = entry.kind().and_then(|kind| kinds.get(kind)) {
-                stages.push(Known { name, within: table.path.clone(), entry, card });
+                stages.push(StageEntry { name, within: table.path.clone(), entry, card });
             }
         }
     }
@@ -47,10 +47,10 @@ pub fn inputs<'a>(top: &Entry<'a>, kinds: &'a BTreeMap<String, Arc<Card>>) -> Ve
 }
 
 fn reference(
-    stage: &Known<'_>,
+    stage: &StageEntry<'_>,
     role: &Role,
     carried: Option<&Entry<'_>>,
-    stages: &[Known<'_>],
+    stages: &[StageEntry<'_>],
 ) -> Option<String> {
     let begins_with = |value: &Entry<'_>| {
         let name = value.text().unwrap_or_default().split('.').next().unwrap_or_default();
@@ -65,11 +65,11 @@ fn reference(
         [name] => return Some(format!("@{name}")),
         _ => return None,
     }
-    let writes = |other: &&Known<'_>| other.entry.path != stage.entry.path && writes(other, role);
-    let inside: Vec<&Known<'_>> =
+    let writes = |other: &&StageEntry<'_>| other.entry.path != stage.entry.path && writes(other, role);
+    let inside: Vec<&StageEntry<'_>> =
         stages.iter().filter(writes).filter(|other| other.within == stage.within).collect();
     let outside = || stages.iter().filter(writes).filter(|other| other.within == "stages").collect();
-    let writers: Vec<&Known<'_>> = if inside.is_empty() { outside() } else { inside };
+    let writers: Vec<&StageEntry<'_>> = if inside.is_empty() { outside() } else { inside };
     let [writer] = writers[..] else { return None };
     let fitting = writer.card.outputs.iter().filter(|(_, output)| output.artifact == role.artifact);
     let fitting: Vec<&str> = fitting.map(|(name, _)| name.as_str()).collect();
@@ -82,6 +82,6 @@ fn reference(
     }
 }
 
-fn writes(stage: &Known<'_>, role: &Role) -> bool {
+fn writes(stage: &StageEntry<'_>, role: &Role) -> bool {
     stage.card.outputs.values().any(|output| output.artifact == role.artifact)
 }

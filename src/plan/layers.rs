@@ -17,7 +17,7 @@ use figment::{
 
 use super::{
     error::{Location, Mistake},
-    source::{SECRET_TABLES, Source, SourceSpan, join},
+    source::{RunFile, SECRET_TABLES, SourceSpan, join},
 };
 use crate::{
     reference::has_reference,
@@ -155,7 +155,7 @@ impl Provider for Layer {
 
 /// The merged layers of one run.
 pub struct Layers {
-    source: Source,
+    source: RunFile,
     figment: Figment,
     merged: Value,
     /// Whether `model` at the top makes the stage [`BASE`].
@@ -167,7 +167,7 @@ pub struct Layers {
 /// Where a value came from.
 pub enum Origin<'a> {
     /// The run file, or one that it extends.
-    File(&'a Source, &'a SourceSpan),
+    File(&'a RunFile, &'a SourceSpan),
     /// An override, as the user gave it.
     Override(&'a str),
     Card,
@@ -175,7 +175,7 @@ pub enum Origin<'a> {
 
 /// Which part of an entry a message points at.
 #[derive(Clone, Copy)]
-pub enum Part {
+pub enum EntryPart {
     Key,
     Value,
 }
@@ -191,7 +191,7 @@ pub struct Entry<'a> {
 
 impl Layers {
     /// Leaves out invalid overrides and returns them as mistakes.
-    pub fn new(source: &Source, overrides: &Overrides) -> (Self, Vec<Mistake>) {
+    pub fn new(source: &RunFile, overrides: &Overrides) -> (Self, Vec<Mistake>) {
         let (mut layers, mistakes) = Self::whole(source, overrides);
         layers.is_whole = false;
         layers.merge();
@@ -199,8 +199,8 @@ impl Layers {
     }
 
     /// With loops of no iterations and all that decides whether they begin.
-    pub fn whole(source: &Source, overrides: &Overrides) -> (Self, Vec<Mistake>) {
-        let files: Vec<&Source> = source.chain().collect();
+    pub fn whole(source: &RunFile, overrides: &Overrides) -> (Self, Vec<Mistake>) {
+        let files: Vec<&RunFile> = source.chain().collect();
         let mut figment = files.into_iter().rev().fold(Figment::new(), |below, file| below.merge(file));
         let mut mistakes = Vec::new();
         let environment = overrides.environment.iter().filter_map(|(name, text)| {
@@ -317,12 +317,12 @@ impl Layers {
         }
     }
 
-    pub fn source(&self) -> &Source {
+    pub fn source(&self) -> &RunFile {
         &self.source
     }
 
     /// The run file, or one that it extends.
-    fn file(&self, path: &Path) -> Option<&Source> {
+    fn file(&self, path: &Path) -> Option<&RunFile> {
         self.source.chain().find(|file| file.path() == path)
     }
 
@@ -345,16 +345,20 @@ impl Layers {
         match entry.origin() {
             Origin::File(source, SourceSpan { key, value }) => {
                 let several_lines = source.text().get(value.clone()).is_none_or(|text| text.contains('\n'));
-                entry.place(if several_lines || value.start < key.end { Part::Key } else { Part::Value })
+                entry.place(if several_lines || value.start < key.end {
+                    EntryPart::Key
+                } else {
+                    EntryPart::Value
+                })
             }
-            _ => entry.place(Part::Key),
+            _ => entry.place(EntryPart::Key),
         }
     }
 }
 
 impl<'a> Entry<'a> {
     pub fn origin(&self) -> Origin<'a> {
-        let in_file = |source: &'a Source| Some(Origin::File(source, source.span(&self.path)?));
+        let in_file = |source: &'a RunFile| Some(Origin::File(source, source.span(&self.path)?));
         // A table's location is its header in the run file, even if an override adds keys to it.
         let tables = self.layers.source.chain().filter(|_| self.value.as_dict().is_some());
         let of_value = || match self.layer()? {
@@ -387,21 +391,21 @@ impl<'a> Entry<'a> {
     /// The position of the table or value among the run file and those that it extends: the lowest first, then by place.
     pub fn order(&self) -> (usize, usize) {
         let Origin::File(..) = self.origin() else { return (usize::MAX, 0) };
-        let files: Vec<&Source> = self.layers.source.chain().collect();
+        let files: Vec<&RunFile> = self.layers.source.chain().collect();
         let mut places = files.iter().rev().enumerate();
         let place = places.find_map(|(rank, file)| Some((rank, file.span(&self.path)?.key.start)));
         place.unwrap_or((usize::MAX, 0))
     }
 
-    pub fn place(&self, part: Part) -> Option<Location> {
+    pub fn place(&self, part: EntryPart) -> Option<Location> {
         let is_secret = self.path.split('.').skip(1).any(|part| SECRET_TABLES.contains(&part));
-        let of_file = |source: &Source, span: &Range<usize>| {
+        let of_file = |source: &RunFile, span: &Range<usize>| {
             let place = source.place(span.clone());
             if is_secret { place.without_values() } else { place }
         };
         match (self.origin(), part) {
-            (Origin::File(source, span), Part::Key) => Some(of_file(source, &span.key)),
-            (Origin::File(source, span), Part::Value) => Some(of_file(source, &span.value)),
+            (Origin::File(source, span), EntryPart::Key) => Some(of_file(source, &span.key)),
+            (Origin::File(source, span), EntryPart::Value) => Some(of_file(source, &span.value)),
             (Origin::Override(text), _) => Some(Location::Override(text.to_owned())),
             (Origin::Card, _) => None,
         }

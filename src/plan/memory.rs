@@ -17,7 +17,7 @@ use crate::{
 
 /// The peak of one node's memory on one device.
 #[derive(Debug, Clone, Default, PartialEq, Serialize)]
-pub struct Memory {
+pub struct MemoryEstimate {
     pub device: String,
     /// Peak bytes; none if unknown.
     pub peak: Option<usize>,
@@ -49,13 +49,15 @@ pub fn memory(
     index: NodeIndex,
     estimate: Option<&Estimate>,
     left: Option<usize>,
-) -> Option<Memory> {
+) -> Option<MemoryEstimate> {
     let node = plan.node(index);
     if !node.stage.uses.contains(&Section::Engine) {
         return None;
     }
     let device = plan.engine.devices.first().cloned().unwrap_or_default();
-    let unknown = |why| Some(Memory { device: device.clone(), unknown: Some(why), ..Memory::default() });
+    let unknown = |why| {
+        Some(MemoryEstimate { device: device.clone(), unknown: Some(why), ..MemoryEstimate::default() })
+    };
     if device != "cpu" {
         return unknown("estimated for the CPU only");
     }
@@ -75,7 +77,7 @@ pub fn memory(
         policies().filter_map(|expected| Some(load.format(expected.policy()?))).collect();
     let dtypes = dtypes.into_iter().collect();
     let (total, parts) = (Some(peak.total()), Some(peak));
-    Some(Memory { device, peak: total, parts, dtypes, halved, ..Memory::default() })
+    Some(MemoryEstimate { device, peak: total, parts, dtypes, halved, ..MemoryEstimate::default() })
 }
 
 /// For each of these nodes, run in this order: bytes of all models loaded while it runs.

@@ -15,6 +15,7 @@
 //! ```
 
 mod best;
+mod engine;
 mod error;
 mod estimate;
 mod executor;
@@ -68,7 +69,7 @@ pub use reason::{KeyMetadata, RerunReason, differences, stored, stored_parts};
 pub use report::{NodeStatus, PlanReport, Rerun, ServerStarts, Status, rerun_reasons, rollouts, will_run};
 pub use resample::Resample;
 pub use schema::schema;
-pub use source::{ExtendedFile, Source};
+pub use source::{ExtendedFile, RunFile};
 pub use tool_list::{ToolChanges, outputs_path};
 pub use track::{TensorBoardSpec, TrackSpec, TrackioSpec, WandbSpec};
 pub use upkeep::CacheMode;
@@ -101,7 +102,7 @@ pub fn absolute(path: &Path) -> PathBuf {
 ///
 /// # Errors
 /// If `[track]` has mistakes.
-pub fn track_spec(source: &Source, overrides: &Overrides) -> Result<TrackSpec> {
+pub fn track_spec(source: &RunFile, overrides: &Overrides) -> Result<TrackSpec> {
     let (layers, mistakes) = Layers::new(source, overrides);
     let reader = Reader::new(mistakes);
     let entry = layers.top().field("track");
@@ -113,11 +114,11 @@ pub fn track_spec(source: &Source, overrides: &Overrides) -> Result<TrackSpec> {
 ///
 /// # Errors
 /// If the section has mistakes.
-pub fn engine_spec(source: &Source, overrides: &Overrides) -> Result<EngineSpec> {
+pub fn engine_spec(source: &RunFile, overrides: &Overrides) -> Result<EngineSpec> {
     let (layers, mistakes) = Layers::new(source, overrides);
     let reader = Reader::new(mistakes);
     let spec = match layers.top().field("engine") {
-        Some(entry) => server::engine(&reader, &entry),
+        Some(entry) => engine::engine(&reader, &entry),
         None => Some(EngineSpec::default()),
     };
     Ok(reader.finish(spec)?)
@@ -135,7 +136,7 @@ pub struct StageSettings {
 
 /// The settings of all stages, those in loops last. Nothing is checked, so the files that the run file names may be gone; a
 /// stage whose card is gone has no parameters.
-pub fn stage_settings(source: &Source, overrides: &Overrides, cards: &Cards) -> Vec<StageSettings> {
+pub fn stage_settings(source: &RunFile, overrides: &Overrides, cards: &Cards) -> Vec<StageSettings> {
     let (mut layers, _) = Layers::new(source, overrides);
     let kinds = parse::kinds(&layers, cards).unwrap_or_default();
     layers.add_defaults(&kinds, infer::inputs(&layers.top(), &kinds));
@@ -176,7 +177,7 @@ pub struct Plan {
 }
 
 impl Plan {
-    pub fn new(source: &Source, overrides: &Overrides, cards: &Cards, files: &FileDigests) -> Result<Self> {
+    pub fn new(source: &RunFile, overrides: &Overrides, cards: &Cards, files: &FileDigests) -> Result<Self> {
         let (mut layers, mistakes) = Layers::new(source, overrides);
         let kinds = parse::kinds(&layers, cards)?;
         layers.add_defaults(&kinds, infer::inputs(&layers.top(), &kinds));

@@ -74,7 +74,7 @@ mod tests {
 
     use super::*;
     use crate::{
-        plan::{Overrides, Source},
+        plan::{Overrides, RunFile},
         stage::Cards,
         store::{CachedResult, FileDigests, Output, Store},
     };
@@ -135,7 +135,7 @@ scenarios = "tasks.heldout"
         let file = folder.path().join("tasks.jsonl");
         std::fs::write(&file, "{\"task\": \"How many?\", \"answer\": \"1\"}\n").unwrap();
         let text = RUN.replace("FILE", file.to_str().unwrap());
-        let source = Source::parse(Path::new("run.toml"), text).unwrap();
+        let source = RunFile::parse(Path::new("run.toml"), text).unwrap();
         let overrides =
             Overrides { set: set.iter().map(|text| (*text).to_owned()).collect(), ..Overrides::default() };
         let files = FileDigests::load(&Store::open(folder.path()).unwrap());

@@ -12,8 +12,9 @@ use serde::{Deserialize, de::IgnoredAny};
 use serde_json::{Map, Value};
 
 use super::{
+    engine,
     executor::{self, Executor, JobsSpec},
-    layers::{AGENT, BASE, Entry, Layers, MODEL, Origin, Part, top_level},
+    layers::{AGENT, BASE, Entry, EntryPart, Layers, MODEL, Origin, top_level},
     reader::Reader,
     section::schema_of,
     server,
@@ -276,7 +277,7 @@ impl<'a> RunFileParser<'_, 'a> {
         let name = match sections.get("name") {
             Some(entry) => {
                 let name = self.reader.text(entry).unwrap_or("run");
-                self.check_name(entry, name, Part::Value);
+                self.check_name(entry, name, EntryPart::Value);
                 name.to_owned()
             }
             None => self.layers.source().path().file_stem().map_or("run".into(), |stem| {
@@ -295,18 +296,18 @@ impl<'a> RunFileParser<'_, 'a> {
                 if let Some(seeds) = entry.field("seeds") {
                     let message = "`seeds` makes several servers, which [server] is not".to_owned();
                     let hint = "write [servers.NAME] in place of [server]".to_owned();
-                    self.reader.wrong::<()>(&seeds, Part::Key, message, Some(hint));
+                    self.reader.wrong::<()>(&seeds, EntryPart::Key, message, Some(hint));
                 }
                 Some(server::server(self.reader, entry).map(Servers::from))
             }
             (None, Some(entry)) => Some(self.servers(entry)),
             (Some(_), Some(entry)) => {
                 let message = "a run file has [server] or [servers.NAME], not both";
-                Some(self.reader.wrong(entry, Part::Key, message, None))
+                Some(self.reader.wrong(entry, EntryPart::Key, message, None))
             }
             (None, None) => None,
         };
-        let engine = sections.get("engine").and_then(|entry| server::engine(self.reader, entry));
+        let engine = sections.get("engine").and_then(|entry| engine::engine(self.reader, entry));
         let remote = sections.get("cache").and_then(|entry| upkeep::remote(self.reader, entry));
         let track = sections.get("track").map(|entry| track::track(self.reader, entry));
         if let Some(entry) = sections.get(AGENT) {
@@ -330,7 +331,7 @@ impl<'a> RunFileParser<'_, 'a> {
             self.twice(&stage.name, &stage.entry);
         }
         if stages.is_empty() && loops.is_empty() && self.reader.clean() {
-            return self.reader.wrong(top, Part::Key, "the run file has no stages", None);
+            return self.reader.wrong(top, EntryPart::Key, "the run file has no stages", None);
         }
         let mut users =
             stages.iter().chain(inner()).filter(|stage| stage.stage.uses.contains(&Section::Server));
@@ -346,7 +347,7 @@ impl<'a> RunFileParser<'_, 'a> {
                 format!("stage \"{}\" needs a server{others}, but the run file has no [server]", stage.name);
             let hint =
                 "add one: [server] with command = [\"./your-server\", \"--stdio\"], or with a url".to_owned();
-            self.reader.wrong::<()>(&stage.entry, Part::Key, message, Some(hint));
+            self.reader.wrong::<()>(&stage.entry, EntryPart::Key, message, Some(hint));
         }
         let (broken, is_whole) = (self.broken.take(), self.reader.clean());
         let (servers, engine) = (servers.flatten(), engine.unwrap_or_default());
@@ -362,7 +363,7 @@ impl<'a> RunFileParser<'_, 'a> {
         if !self.kinds.values().any(takes) {
             let message = "no stage takes [overrides]".to_owned();
             let hint = "they are for stages that list a server's tools, such as `discover`".to_owned();
-            self.reader.wrong::<()>(entry, Part::Key, message, Some(hint));
+            self.reader.wrong::<()>(entry, EntryPart::Key, message, Some(hint));
         }
         for (_, tool) in entry.field("tools").iter().flat_map(|tools| self.ordered(tools)) {
             self.reader.only(&tool, &["description", "parameters"]);
@@ -378,7 +379,7 @@ impl<'a> RunFileParser<'_, 'a> {
     fn servers(&self, entry: &Entry<'a>) -> Option<Servers> {
         let mut by_name: BTreeMap<String, Option<ServerSpec>> = BTreeMap::new();
         for (name, entry) in self.ordered(entry) {
-            self.check_name(&entry, name, Part::Key);
+            self.check_name(&entry, name, EntryPart::Key);
             let spec = server::server(self.reader, &entry);
             let Some(names) = server::names(self.reader, name, &entry) else {
                 by_name.insert(name.to_owned(), None);
@@ -398,7 +399,12 @@ impl<'a> RunFileParser<'_, 'a> {
                             "the names of the servers \"{other}\" and \"{name}\" give tools of both the same prefix"
                         )
                     };
-                    self.reader.wrong::<()>(&entry, Part::Key, message, Some("rename one of them".into()));
+                    self.reader.wrong::<()>(
+                        &entry,
+                        EntryPart::Key,
+                        message,
+                        Some("rename one of them".into()),
+                    );
                 }
                 let spec = match (&spec, seed) {
                     (Some(spec), Some(seed)) => Some(server::of_seed(spec, seed)),
@@ -410,7 +416,7 @@ impl<'a> RunFileParser<'_, 'a> {
         if by_name.is_empty() {
             let message = "[servers] is empty".to_owned();
             let hint = "add [servers.NAME] with a `command` or a `url`".to_owned();
-            return self.reader.wrong(entry, Part::Key, message, Some(hint));
+            return self.reader.wrong(entry, EntryPart::Key, message, Some(hint));
         }
         self.check_cassettes(entry, &by_name);
         let by_name: Option<BTreeMap<_, _>> =
@@ -427,7 +433,7 @@ impl<'a> RunFileParser<'_, 'a> {
             let own = entry.field(name).and_then(|server| server.field("record"));
             let message = format!("the servers \"{other}\" and \"{name}\" record to the same cassette");
             let place = own.as_ref().unwrap_or(entry);
-            self.reader.wrong::<()>(place, Part::Value, message, Some("give each its own".into()));
+            self.reader.wrong::<()>(place, EntryPart::Value, message, Some("give each its own".into()));
         }
     }
 
@@ -445,10 +451,10 @@ impl<'a> RunFileParser<'_, 'a> {
             true => format!("`{MODEL}` makes a stage named \"{name}\"; rename this one"),
             false => "stages and loops share one namespace".to_owned(),
         };
-        self.reader.wrong::<()>(entry, Part::Key, message, Some(hint));
+        self.reader.wrong::<()>(entry, EntryPart::Key, message, Some(hint));
     }
 
-    fn check_name(&self, entry: &Entry<'_>, name: &str, part: Part) {
+    fn check_name(&self, entry: &Entry<'_>, name: &str, part: EntryPart) {
         let plain = |byte: u8| byte.is_ascii_alphanumeric() || byte == b'_' || byte == b'-';
         if name.is_empty() || !name.bytes().all(plain) {
             let message = format!("\"{name}\" should be a name of letters, digits, `_` and `-`");
@@ -466,12 +472,12 @@ impl<'a> RunFileParser<'_, 'a> {
     fn stages(&self, table: &Entry<'a>, within: &str) -> Vec<ParsedStage<'a>> {
         let all = self.ordered(table);
         let stage = |(name, entry): &(&'a str, Entry<'a>)| {
-            self.check_name(entry, name, Part::Key);
+            self.check_name(entry, name, EntryPart::Key);
             if within.is_empty() && self.has_model && *name == BASE && entry.path != MODEL {
                 let message =
                     format!("`{MODEL}` makes a stage named \"{BASE}\", and the run file has another one");
                 let hint = "remove one of them, or rename this stage".to_owned();
-                self.reader.wrong::<()>(entry, Part::Key, message, Some(hint));
+                self.reader.wrong::<()>(entry, EntryPart::Key, message, Some(hint));
             }
             if matches!(entry.origin(), Origin::Override(_)) && entry.kind().is_none() {
                 let others = all.iter().filter(|(_, entry)| entry.kind().is_some());
@@ -497,7 +503,7 @@ impl<'a> RunFileParser<'_, 'a> {
             (!others.is_empty()).then(|| format!("{what}s: {}", others.join(", ")))
         });
         let message = format!("the run file has no {what} \"{name}\"");
-        self.reader.wrong(entry, Part::Key, message, hint)
+        self.reader.wrong(entry, EntryPart::Key, message, hint)
     }
 
     fn stage(&self, name: &str, entry: &Entry<'a>, within: &str) -> Option<ParsedStage<'a>> {
@@ -505,7 +511,7 @@ impl<'a> RunFileParser<'_, 'a> {
         let Some(kind_entry) = fields.get("kind") else {
             let message = format!("stage \"{name}\" has no `kind`");
             let hint = format!("kinds: {}", self.cards.kinds().join(", "));
-            return self.reader.wrong(entry, Part::Key, message, Some(hint));
+            return self.reader.wrong(entry, EntryPart::Key, message, Some(hint));
         };
         let kind = self.reader.text(kind_entry)?;
         let Some(card) = self.kinds.get(kind) else {
@@ -513,7 +519,7 @@ impl<'a> RunFileParser<'_, 'a> {
             let hint = suggest(kind, kinds.iter().map(String::as_str));
             let hint = hint.unwrap_or_else(|| format!("kinds: {}", kinds.join(", ")));
             let message = format!("unknown stage kind \"{kind}\"");
-            return self.reader.wrong(kind_entry, Part::Value, message, Some(hint));
+            return self.reader.wrong(kind_entry, EntryPart::Value, message, Some(hint));
         };
         let known: Vec<&str> = RESERVED
             .into_iter()
@@ -547,7 +553,7 @@ impl<'a> RunFileParser<'_, 'a> {
         };
         let yields = fields.get("yields").filter(|yields| self.reader.text(yields).is_some());
         if let Some(yields) = yields.filter(|_| within.is_empty()) {
-            self.reader.wrong::<()>(yields, Part::Key, "`yields` is only allowed in a loop", None);
+            self.reader.wrong::<()>(yields, EntryPart::Key, "`yields` is only allowed in a loop", None);
         }
         Some(ParsedStage {
             name: name.to_owned(),
@@ -575,7 +581,7 @@ impl<'a> RunFileParser<'_, 'a> {
             (Some(_), _) => format!("`{}` needs an `executor` of [executors]", entry.path),
             (None, _) => format!("`{}` should be an integer from 1", entry.path),
         };
-        self.reader.wrong::<()>(entry, Part::Value, message, None);
+        self.reader.wrong::<()>(entry, EntryPart::Value, message, None);
         1
     }
 
@@ -608,7 +614,7 @@ impl<'a> RunFileParser<'_, 'a> {
                 let message = format!("`{}` {problem}", entry.path);
                 let choices = param.choices.iter().map(String::as_str);
                 let hint = value.as_str().and_then(|text| suggest(text, choices));
-                self.reader.wrong::<()>(entry, Part::Value, message, hint);
+                self.reader.wrong::<()>(entry, EntryPart::Value, message, hint);
                 continue;
             }
             if param.kind == ParamType::Values {
@@ -660,7 +666,12 @@ impl<'a> RunFileParser<'_, 'a> {
                 false => _ = params.insert(param.to_owned(), tools.json()),
                 true => {
                     let message = format!("stage \"{}\" has `{param}` of its own", stage.name);
-                    self.reader.wrong::<()>(&tools, Part::Key, message, Some("remove one of them".into()));
+                    self.reader.wrong::<()>(
+                        &tools,
+                        EntryPart::Key,
+                        message,
+                        Some("remove one of them".into()),
+                    );
                 }
             }
         }
@@ -688,7 +699,7 @@ impl<'a> RunFileParser<'_, 'a> {
                 let message = format!("`{}` needs `{}`", entry.path, any.join("` or `"));
                 let hints: Vec<String> = any.iter().filter_map(about).collect();
                 let hint = (!hints.is_empty()).then(|| hints.join("\n"));
-                self.reader.wrong::<()>(entry, Part::Key, message, hint);
+                self.reader.wrong::<()>(entry, EntryPart::Key, message, hint);
             }
         }
     }
@@ -704,7 +715,7 @@ impl<'a> RunFileParser<'_, 'a> {
                     true => "it wants the path of a file, relative to the run file, with this text in it",
                     false => "paths are relative to the run file",
                 };
-                self.reader.wrong(entry, Part::Value, message, Some(hint.to_owned()))
+                self.reader.wrong(entry, EntryPart::Value, message, Some(hint.to_owned()))
             }
         }
     }
@@ -719,7 +730,7 @@ impl<'a> RunFileParser<'_, 'a> {
             }
             match self.files.folder(&path, ParamType::Paths.wanted_in(&path)) {
                 Ok(digest) => Some((path, digest)),
-                Err(cause) => self.reader.wrong(entry, Part::Value, cause.to_string(), None),
+                Err(cause) => self.reader.wrong(entry, EntryPart::Value, cause.to_string(), None),
             }
         };
         paths.enumerate().map(|(index, text)| Some((format!("/{index}"), found(text)?))).collect()
@@ -734,7 +745,7 @@ impl<'a> RunFileParser<'_, 'a> {
             }
             if name.contains(['/', '~']) {
                 let message = format!("\"{name}\" should have neither `/` nor `~`");
-                return self.reader.wrong(&table, Part::Key, message, None);
+                return self.reader.wrong(&table, EntryPart::Key, message, None);
             }
             let Some(system) = table.field("system") else { continue };
             match system.text() {
@@ -769,12 +780,12 @@ impl<'a> RunFileParser<'_, 'a> {
             if let Some(other) = values.iter().find(|value| !is_single(value)) {
                 let message =
                     format!("`{}` should have single values, found {}", entry.path, json_type(other));
-                return self.reader.wrong(&entry, Part::Value, message, None);
+                return self.reader.wrong(&entry, EntryPart::Value, message, None);
             }
             if values.is_empty() {
                 let message = format!("`{}` has no value", entry.path);
                 let hint = Some("give one or more, or remove the key".to_owned());
-                return self.reader.wrong(&entry, Part::Value, message, hint);
+                return self.reader.wrong(&entry, EntryPart::Value, message, hint);
             }
             Some((name.to_owned(), Value::Array(values)))
         };
@@ -799,7 +810,7 @@ impl<'a> RunFileParser<'_, 'a> {
                 let message = format!("cannot read \"{text}\": {cause}");
                 let hint = "a text is the path of a file with one value a line, relative to the run file; a single value is a \
                             list: [\"…\"]";
-                self.reader.wrong(entry, Part::Value, message, Some(hint.to_owned()))
+                self.reader.wrong(entry, EntryPart::Value, message, Some(hint.to_owned()))
             }
         }
     }
@@ -819,18 +830,18 @@ impl<'a> RunFileParser<'_, 'a> {
             let hint =
                 "a folder or GGUF file is relative to the run file; a hub id looks like `Qwen/Qwen3-4B`"
                     .to_owned();
-            return self.reader.wrong(entry, Part::Value, message, Some(hint));
+            return self.reader.wrong(entry, EntryPart::Value, message, Some(hint));
         }
         match self.files.folder(&path, ParamType::Model.wanted_in(&path)) {
             Ok(digest) => Some(vec![(String::new(), (path, digest))]),
-            Err(cause) => self.reader.wrong(entry, Part::Value, cause.to_string(), None),
+            Err(cause) => self.reader.wrong(entry, EntryPart::Value, cause.to_string(), None),
         }
     }
 
     fn missing(&self, stage: &Table<'_, '_>, what: &str, key: &str, hint: Option<String>) {
         if !stage.meant.contains(&key) {
             let message = format!("stage \"{}\" needs the {what} `{key}`", stage.name);
-            self.reader.wrong::<()>(stage.entry, Part::Key, message, hint);
+            self.reader.wrong::<()>(stage.entry, EntryPart::Key, message, hint);
         }
     }
 
@@ -865,7 +876,7 @@ impl<'a> RunFileParser<'_, 'a> {
         let all = self.ordered(table);
         let has_stages = |entry: &Entry<'_>| entry.field("stages").is_some();
         let parsed = |(name, entry): &(&'a str, Entry<'a>)| {
-            self.check_name(entry, name, Part::Key);
+            self.check_name(entry, name, EntryPart::Key);
             if matches!(entry.origin(), Origin::Override(_)) && !has_stages(entry) {
                 let others = all.iter().filter(|(_, entry)| has_stages(entry));
                 return self.not_there("loop", name, entry, others.map(|(name, _)| *name));
@@ -885,7 +896,7 @@ impl<'a> RunFileParser<'_, 'a> {
         if let Some(inner) = fields.get("loop") {
             let message = format!("loop \"{name}\" contains another loop; loops cannot be nested");
             let hint = "to run loops one after the other, start the second one's `carry` from \"first.name\"";
-            return self.reader.wrong(inner, Part::Key, message, Some(hint.to_owned()));
+            return self.reader.wrong(inner, EntryPart::Key, message, Some(hint.to_owned()));
         }
         let known = schema_of::<Loop>()["properties"].take();
         self.only(entry, &known.as_object()?.keys().map(String::as_str).collect::<Vec<_>>());
@@ -899,7 +910,7 @@ impl<'a> RunFileParser<'_, 'a> {
         let best = fields.get("best").and_then(|best| Some((self.reader.read::<Best>(best)?, best.clone())));
         let stages = fields.get("stages").map_or(Vec::new(), |stages| self.stages(stages, name));
         if stages.is_empty() && self.reader.clean() {
-            return self.reader.wrong(entry, Part::Key, format!("loop \"{name}\" has no stages"), None);
+            return self.reader.wrong(entry, EntryPart::Key, format!("loop \"{name}\" has no stages"), None);
         }
         Some(ParsedLoop {
             name: name.to_owned(),
@@ -919,7 +930,7 @@ impl<'a> RunFileParser<'_, 'a> {
         let bounded = ["at_least", "at_most"].iter().any(|bound| entry.field(bound).is_some());
         if !bounded {
             let message = format!("`{}` needs `at_least` or `at_most`", entry.path);
-            return self.reader.wrong(entry, Part::Key, message, None);
+            return self.reader.wrong(entry, EntryPart::Key, message, None);
         }
         Some((until, entry.field("metric")?))
     }
@@ -931,7 +942,7 @@ mod tests {
 
     use super::*;
     use crate::{
-        plan::{Overrides, Plan, source::Source},
+        plan::{Overrides, Plan, source::RunFile},
         store::Store,
     };
 
@@ -941,7 +952,7 @@ mod tests {
             "[server]\ncommand = [\"server\"]\nstate = \"read-only\"\n[stages.tools]\nkind = \"discover\"\n[stages.tasks]\nkind = \
              \"scenarios\"\ntools = \"tools\"\nsource = \"explored\"\nvalues = {given}\n"
         );
-        let source = Source::parse(&folder.join("run.toml"), text).unwrap();
+        let source = RunFile::parse(&folder.join("run.toml"), text).unwrap();
         let files = FileDigests::load(&Store::open(folder).unwrap());
         let plan = Plan::new(&source, &Overrides::default(), &Cards::new(None), &files)
             .map_err(|cause| cause.to_string())?;
@@ -989,7 +1000,7 @@ mod tests {
                  \"discover\"\n[stages.tasks]\nkind = \"scenarios\"\n[stages.exam]\nkind = \"eval\"\npolicies = {{ base = \
                  \"base\" }}\nguide = \"tasks\"\nvariants = {variants}\n"
             );
-            let source = Source::parse(&folder.path().join("run.toml"), text).unwrap();
+            let source = RunFile::parse(&folder.path().join("run.toml"), text).unwrap();
             let files = FileDigests::load(&Store::open(folder.path()).unwrap());
             let plan = Plan::new(&source, &Overrides::default(), &Cards::new(None), &files)
                 .map_err(|cause| cause.to_string())?;

@@ -1,7 +1,7 @@
 //! How much of a run practises: options that stand for several values of a run file.
 
 use super::{
-    PlanError, Source,
+    PlanError, RunFile,
     layers::{Entry, Layers, Overrides},
 };
 
@@ -21,7 +21,7 @@ impl Practice {
     ///
     /// # Errors
     /// If the run file has no loop, or several, or no stage `start`.
-    pub fn set(self, source: &Source, overrides: &Overrides) -> Result<Vec<String>, PlanError> {
+    pub fn set(self, source: &RunFile, overrides: &Overrides) -> Result<Vec<String>, PlanError> {
         let (layers, _) = Layers::whole(source, overrides);
         let mut set = Vec::new();
         if let Some(iterations) = self.iterations {

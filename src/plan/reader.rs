@@ -13,7 +13,7 @@ use serde_json::{Map, Value};
 
 use super::{
     error::{Location, Mistake, PlanError},
-    layers::{Entry, Part},
+    layers::{Entry, EntryPart},
     section::schema_of,
 };
 use crate::{error::did_you_mean, json::json_type};
@@ -60,7 +60,7 @@ impl Reader {
     pub fn wrong<T>(
         &self,
         entry: &Entry<'_>,
-        part: Part,
+        part: EntryPart,
         message: impl Into<String>,
         hint: Option<String>,
     ) -> Option<T> {
@@ -70,7 +70,7 @@ impl Reader {
     /// Like `wrong`, for a value that must not be shown: points at the key and masks the quoted text of its
     /// line, in every mistake of that line.
     pub fn wrong_secret<T>(&self, entry: &Entry<'_>, message: String, hint: String) -> Option<T> {
-        let place = entry.place(Part::Key).map(Location::without_values);
+        let place = entry.place(EntryPart::Key).map(Location::without_values);
         self.secret_lines.borrow_mut().extend(place.as_ref().and_then(Location::line));
         self.note(Mistake { message, place, hint: Some(hint) })
     }
@@ -98,7 +98,7 @@ impl Reader {
         let found = serde_json::from_value(self.checked(entry, &schema_of::<T>())?);
         // If there are mistakes, they are the cause.
         let unforeseen = |cause: serde_json::Error| {
-            self.clean().then(|| self.wrong::<()>(entry, Part::Value, cause.to_string(), None))
+            self.clean().then(|| self.wrong::<()>(entry, EntryPart::Value, cause.to_string(), None))
         };
         found.map_err(unforeseen).ok()
     }
@@ -124,11 +124,11 @@ impl Reader {
         let bound = |name: &str| value.as_f64().zip(schema[name].as_f64());
         if let Some((found, least)) = bound("minimum").filter(|(found, least)| found < least) {
             let message = format!("`{}` should be at least {least}, found {found}", entry.path);
-            return self.wrong(entry, Part::Value, message, None);
+            return self.wrong(entry, EntryPart::Value, message, None);
         }
         if let Some((_, most)) = bound("maximum").filter(|(found, most)| found > most) {
             let message = format!("`{}` should be at most {most}", entry.path);
-            return self.wrong(entry, Part::Value, message, None);
+            return self.wrong(entry, EntryPart::Value, message, None);
         }
         // The caller explains which choices there are.
         if schema["oneOf"].as_array().is_some_and(|choices| !choices.iter().any(|one| one["const"] == value))
@@ -152,7 +152,12 @@ impl Reader {
             if !fields.contains_key(name) && !meant.contains(&name) {
                 let about = known[name]["description"].as_str();
                 let message = format!("`{}` needs `{name}`", entry.path);
-                self.wrong::<()>(entry, Part::Key, message, about.map(|about| format!("{name}: {about}")));
+                self.wrong::<()>(
+                    entry,
+                    EntryPart::Key,
+                    message,
+                    about.map(|about| format!("{name}: {about}")),
+                );
             }
         }
         let rules = fields.iter().map(|(name, field)| (name, field, known.get(*name).unwrap_or(others)));
@@ -176,13 +181,13 @@ impl Reader {
                 Some(near) => format!("did you mean `{near}`?"),
                 None => format!("known keys: {}", known.join(", ")),
             };
-            self.wrong::<()>(entry, Part::Key, format!("unknown key `{name}` in {within}"), Some(hint));
+            self.wrong::<()>(entry, EntryPart::Key, format!("unknown key `{name}` in {within}"), Some(hint));
         }
         meant
     }
 
     pub fn mistyped<T>(&self, entry: &Entry<'_>, expected: &str) -> Option<T> {
         let message = format!("`{}` should be {expected}, found {}", entry.path, json_type(&entry.json()));
-        self.wrong(entry, Part::Value, message, None)
+        self.wrong(entry, EntryPart::Value, message, None)
     }
 }

@@ -1,7 +1,7 @@
 //! Resolves references: `stage`, `stage.output`, `@carried`, `@carried~lag`, `loop.carried`.
 
 use super::{
-    layers::{BASE, Entry, Part},
+    layers::{BASE, Entry, EntryPart},
     parse::{ParsedLoop, ParsedRun, ParsedStage},
     reader::Reader,
 };
@@ -9,7 +9,7 @@ use crate::error::did_you_mean;
 
 /// What a reference points to.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Target {
+pub enum ReferenceTarget {
     /// An output of a stage outside loops.
     Outer { stage: usize, port: String },
     /// An output of a stage of the same iteration.
@@ -35,7 +35,7 @@ impl<'a> Resolver<'a> {
     }
 
     /// Resolves the reference in `entry` to an artifact of this type.
-    pub fn link(&self, entry: &Entry<'_>, artifact: &str) -> Option<Target> {
+    pub fn link(&self, entry: &Entry<'_>, artifact: &str) -> Option<ReferenceTarget> {
         let text = self.reader.text(entry)?;
         if let Some(carried) = text.strip_prefix('@') {
             return self.carried(entry, text, carried, artifact);
@@ -47,11 +47,11 @@ impl<'a> Resolver<'a> {
         let inner =
             self.enclosing().and_then(|parsed_loop| find(&parsed_loop.stages, head, |stage| &stage.name));
         if let Some((stage, found)) = inner {
-            return Some(Target::Inner { stage, port: self.port(entry, found, tail, artifact)? });
+            return Some(ReferenceTarget::Inner { stage, port: self.port(entry, found, tail, artifact)? });
         }
         match find(&self.parsed.stages, head, |stage| &stage.name) {
             Some((stage, found)) => {
-                Some(Target::Outer { stage, port: self.port(entry, found, tail, artifact)? })
+                Some(ReferenceTarget::Outer { stage, port: self.port(entry, found, tail, artifact)? })
             }
             None if is_path(text) => {
                 let message = format!("`{}` names \"{text}\", which is a path, not a stage", entry.path);
@@ -62,7 +62,7 @@ impl<'a> Resolver<'a> {
                     _ => "a reference names a stage; a stage of kind \"scenarios\" can read a file of tasks"
                         .into(),
                 };
-                self.reader.wrong(entry, Part::Value, message, Some(hint))
+                self.reader.wrong(entry, EntryPart::Value, message, Some(hint))
             }
             None => self.unknown(entry, head),
         }
@@ -91,7 +91,7 @@ impl<'a> Resolver<'a> {
             (None, None) => format!("stages: {}", names.join(", ")),
         };
         let message = format!("`{}` names \"{head}\", which is not a stage", entry.path);
-        self.reader.wrong(entry, Part::Value, message, Some(hint))
+        self.reader.wrong(entry, EntryPart::Value, message, Some(hint))
     }
 
     fn port(
@@ -115,7 +115,7 @@ impl<'a> Resolver<'a> {
                         stage.name,
                         outputs(stage)
                     );
-                    self.reader.wrong(entry, Part::Value, message, None)
+                    self.reader.wrong(entry, EntryPart::Value, message, None)
                 }
                 _ => {
                     let message =
@@ -123,7 +123,7 @@ impl<'a> Resolver<'a> {
                     let choices: Vec<_> =
                         fitting.iter().map(|port| format!("\"{}.{port}\"", stage.name)).collect();
                     let hint = format!("choose {}", choices.join(" or "));
-                    self.reader.wrong(entry, Part::Value, message, Some(hint))
+                    self.reader.wrong(entry, EntryPart::Value, message, Some(hint))
                 }
             };
         };
@@ -136,19 +136,25 @@ impl<'a> Resolver<'a> {
                 Some(near) => format!("did you mean \"{}.{near}\"?", stage.name),
                 None => format!("it writes {}", outputs(stage)),
             };
-            return self.reader.wrong(entry, Part::Value, message, Some(hint));
+            return self.reader.wrong(entry, EntryPart::Value, message, Some(hint));
         };
         if port.artifact != artifact {
             let message = format!(
                 "`{}` needs {artifact}, \"{}.{name}\" is of type {}",
                 entry.path, stage.name, port.artifact
             );
-            return self.reader.wrong(entry, Part::Value, message, None);
+            return self.reader.wrong(entry, EntryPart::Value, message, None);
         }
         Some(name.to_owned())
     }
 
-    fn carried(&self, entry: &Entry<'_>, text: &str, carried: &str, artifact: &str) -> Option<Target> {
+    fn carried(
+        &self,
+        entry: &Entry<'_>,
+        text: &str,
+        carried: &str,
+        artifact: &str,
+    ) -> Option<ReferenceTarget> {
         let Some(parsed_loop) = self.enclosing() else {
             let message = format!("\"{text}\" is only allowed in a loop");
             let name = carried.split('~').next().unwrap_or(carried);
@@ -157,7 +163,7 @@ impl<'a> Resolver<'a> {
                 Some(parsed_loop) => format!("after the loop, use \"{}.{name}\"", parsed_loop.name),
                 None => "after a loop, use \"loop.name\"".to_owned(),
             };
-            return self.reader.wrong(entry, Part::Value, message, Some(hint));
+            return self.reader.wrong(entry, EntryPart::Value, message, Some(hint));
         };
         let (name, lag) = match carried.split_once('~') {
             Some((name, lag)) => match lag.parse::<u32>() {
@@ -165,7 +171,7 @@ impl<'a> Resolver<'a> {
                 Err(_) => {
                     let message =
                         format!("\"{text}\" should end in a number of iterations, like \"@{name}~1\"");
-                    return self.reader.wrong(entry, Part::Value, message, None);
+                    return self.reader.wrong(entry, EntryPart::Value, message, None);
                 }
             },
             None => (carried, 0),
@@ -177,10 +183,10 @@ impl<'a> Resolver<'a> {
                 entry.path, parsed_loop.name, parsed_loop.iterations
             );
             let hint = Some("raise `iterations`, or lower the number after `~`".to_owned());
-            return self.reader.wrong(entry, Part::Value, message, hint);
+            return self.reader.wrong(entry, EntryPart::Value, message, hint);
         }
         self.carry_fits(entry, self.within?, name, artifact)?;
-        Some(Target::Carried { name: name.to_owned(), lag })
+        Some(ReferenceTarget::Carried { name: name.to_owned(), lag })
     }
 
     fn result(
@@ -190,18 +196,18 @@ impl<'a> Resolver<'a> {
         parsed_loop: &ParsedLoop<'_>,
         tail: Option<&str>,
         artifact: &str,
-    ) -> Option<Target> {
+    ) -> Option<ReferenceTarget> {
         if self.within == Some(index) {
             let message = format!("loop \"{0}\" has no result before it ends", parsed_loop.name);
             let hint = Some("in the loop, use \"@name\"".to_owned());
-            return self.reader.wrong(entry, Part::Value, message, hint);
+            return self.reader.wrong(entry, EntryPart::Value, message, hint);
         }
         let Some(name) = tail else {
             let carried: Vec<_> =
                 parsed_loop.carry.keys().map(|name| format!("\"{}.{name}\"", parsed_loop.name)).collect();
             let message = format!("\"{}\" is a loop", parsed_loop.name);
             let hint = format!("its carried values: {}", carried.join(", "));
-            return self.reader.wrong(entry, Part::Value, message, Some(hint));
+            return self.reader.wrong(entry, EntryPart::Value, message, Some(hint));
         };
         self.known_carry(entry, parsed_loop, name)?;
         self.carry_fits(entry, index, name, artifact)?;
@@ -210,9 +216,9 @@ impl<'a> Resolver<'a> {
             let message =
                 format!("loop \"{}\" runs no iteration, and \"{name}\" starts empty", parsed_loop.name);
             let hint = Some("start it from the output of a stage".to_owned());
-            return self.reader.wrong(entry, Part::Value, message, hint);
+            return self.reader.wrong(entry, EntryPart::Value, message, hint);
         }
-        Some(Target::Result { loop_index: index, name: name.to_owned() })
+        Some(ReferenceTarget::Result { loop_index: index, name: name.to_owned() })
     }
 
     fn known_carry(&self, entry: &Entry<'_>, parsed_loop: &ParsedLoop<'_>, name: &str) -> Option<()> {
@@ -234,7 +240,7 @@ impl<'a> Resolver<'a> {
             (None, _) => format!("add `carry = {{ {name} = \"…\" }}` to the loop"),
         };
         let message = format!("loop \"{}\" has no carried value \"{name}\"", parsed_loop.name);
-        self.reader.wrong(entry, Part::Value, message, Some(hint))
+        self.reader.wrong(entry, EntryPart::Value, message, Some(hint))
     }
 
     fn carry_fits(&self, entry: &Entry<'_>, loop_index: usize, name: &str, artifact: &str) -> Option<()> {
@@ -243,7 +249,7 @@ impl<'a> Resolver<'a> {
             return Some(());
         }
         let message = format!("`{}` needs {artifact}, the carried \"{name}\" is of type {found}", entry.path);
-        self.reader.wrong(entry, Part::Value, message, None)
+        self.reader.wrong(entry, EntryPart::Value, message, None)
     }
 }
 

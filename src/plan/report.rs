@@ -10,7 +10,7 @@ use super::{
     Problem, Readiness, ReadyInputs, RerunReason, Resample, Resolution, Reused, Stage, Subject, Unknown,
     estimate::CostHistory,
     forced,
-    memory::{Memory, held, memory},
+    memory::{MemoryEstimate, held, memory},
     reason,
     tool_list::ToolChanges,
 };
@@ -71,7 +71,7 @@ pub struct NodeStatus {
     #[serde(skip_serializing_if = "Option::is_none")]
     pub reused: Option<Reused>,
     /// Its peak memory, if it samples or trains and will run here.
-    pub memory: Option<Memory>,
+    pub memory: Option<MemoryEstimate>,
     /// Where it will run, if not in the process of the run.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub executor: Option<String>,

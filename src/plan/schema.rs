@@ -12,7 +12,7 @@ use super::{
     layers::{LOOP_RULES, TRACES},
     parse::Loop,
     section::schema_of,
-    server::Server,
+    server::ServerTable,
     track::Track,
     upkeep::{Cache, CacheMode},
 };
@@ -93,12 +93,12 @@ pub fn schema(cards: &Cards) -> Result<Value> {
                 "description": "A Hugging Face folder or a GGUF file, relative to the run file, or a hub id such as `Qwen/Qwen3-4B`, \
                                 optionally followed by `@REVISION`. Short for a stage named `base` of kind `model`.",
             },
-            "server": schema_of::<Server>(),
+            "server": schema_of::<ServerTable>(),
             "servers": {
                 "type": "object",
                 "minProperties": 1,
                 "propertyNames": { "pattern": NAME },
-                "additionalProperties": schema_of::<Server>(),
+                "additionalProperties": schema_of::<ServerTable>(),
                 "description": "Several servers by name, instead of `server`. The agent sees a tool `search` of the server \
                                 `crm` as `crm_search`.",
             },
@@ -112,32 +112,36 @@ pub fn schema(cards: &Cards) -> Result<Value> {
                 "description": "Batch systems that run stages as jobs, by name.",
             },
             "track": schema_of::<Track>(),
-            "overrides": {
-                "type": "object",
-                "additionalProperties": false,
-                "description": "Texts that the agent sees instead of the server's.",
-                "properties": { "tools": {
-                    "type": "object",
-                    "description": "By the agent's name of the tool, or the server's.",
-                    "additionalProperties": {
-                        "type": "object",
-                        "additionalProperties": false,
-                        "properties": {
-                            "description": { "type": "string", "description": "What the tool does." },
-                            "parameters": {
-                                "type": "object",
-                                "additionalProperties": { "type": "string" },
-                                "description": "Descriptions of its parameters, by name.",
-                            },
-                        },
-                    },
-                } },
-            },
+            "overrides": overrides(),
             "stages": stages("Stages by name. They run once."),
             "loop": { "type": "object", "additionalProperties": each_loop },
         },
         "$defs": definitions,
     }))
+}
+
+fn overrides() -> Value {
+    json!({
+        "type": "object",
+        "additionalProperties": false,
+        "description": "Texts that the agent sees instead of the server's.",
+        "properties": { "tools": {
+            "type": "object",
+            "description": "By the agent's name of the tool, or the server's.",
+            "additionalProperties": {
+                "type": "object",
+                "additionalProperties": false,
+                "properties": {
+                    "description": { "type": "string", "description": "What the tool does." },
+                    "parameters": {
+                        "type": "object",
+                        "additionalProperties": { "type": "string" },
+                        "description": "Descriptions of its parameters, by name.",
+                    },
+                },
+            },
+        } },
+    })
 }
 
 fn executor(what: &str) -> Value {

@@ -63,7 +63,7 @@ fn with(stage: &Stage, by: ScoredBy) -> Stage {
 mod tests {
     use super::*;
     use crate::{
-        plan::{Overrides, Plan, source::Source},
+        plan::{Overrides, Plan, source::RunFile},
         stage::Cards,
         store::{FileDigests, Store},
     };
@@ -76,7 +76,7 @@ mod tests {
              [loop.train.stages.rollout]\n{rollout}\n[loop.train.stages.reward]\n{reward}\n"
         );
         std::fs::create_dir(folder.path().join("base")).unwrap();
-        let source = Source::parse(&folder.path().join("run.toml"), text).unwrap();
+        let source = RunFile::parse(&folder.path().join("run.toml"), text).unwrap();
         let files = FileDigests::load(&Store::open(folder.path()).unwrap());
         let plan = Plan::new(&source, &Overrides::default(), &Cards::new(None), &files).unwrap();
         ["train/rollout", "train/dev"].map(|name| {

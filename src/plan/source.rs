@@ -27,13 +27,13 @@ pub struct SourceSpan {
 
 /// A run file's text, its values, and the location of each. It is the layer below the overrides.
 #[derive(Debug, Clone)]
-pub struct Source {
+pub struct RunFile {
     path: PathBuf,
     text: String,
     values: Dict,
     spans: BTreeMap<String, SourceSpan>,
     /// What it extends, which is the layer below it.
-    base: Option<Box<Source>>,
+    base: Option<Box<RunFile>>,
 }
 
 /// A file that a run file extends, as a run keeps it.
@@ -55,7 +55,7 @@ const DEEPEST: usize = 8;
 /// Where the text of an extended file comes from.
 type Load<'l> = &'l dyn Fn(&Path) -> std::io::Result<String>;
 
-impl Provider for Source {
+impl Provider for RunFile {
     fn metadata(&self) -> Metadata {
         Metadata::from("run file", self.path.as_path())
     }
@@ -65,7 +65,7 @@ impl Provider for Source {
     }
 }
 
-impl Source {
+impl RunFile {
     pub fn read(path: &Path) -> Result<Self, PlanError> {
         let text = std::fs::read_to_string(path)
             .map_err(|source| PlanError::Read { path: path.to_owned(), source })?;

@@ -7,7 +7,7 @@ use serde::Deserialize;
 use serde_json::Value;
 
 use super::{
-    layers::{Entry, Part},
+    layers::{Entry, EntryPart},
     reader::Reader,
 };
 use crate::{error::suggest, json::json_type};
@@ -174,7 +174,12 @@ fn choice<T: Default + JsonSchema + serde::de::DeserializeOwned>(
         other => {
             let found = json_type(&other);
             let message = format!("`{}` should be true, false or a table, found {found}", entry.path);
-            reader.wrong(&entry, Part::Value, message, Some(format!("for example `{name} = {settings}`")))
+            reader.wrong(
+                &entry,
+                EntryPart::Value,
+                message,
+                Some(format!("for example `{name} = {settings}`")),
+            )
         }
     }
 }
@@ -182,5 +187,5 @@ fn choice<T: Default + JsonSchema + serde::de::DeserializeOwned>(
 fn check_mode(reader: &Reader, entry: &Entry<'_>) {
     let Some(mode) = entry.text().filter(|mode| !MODES.contains(mode)) else { return };
     let message = format!("`{}` should be \"offline\" or \"online\", found \"{mode}\"", entry.path);
-    reader.wrong::<()>(entry, Part::Value, message, suggest(mode, MODES));
+    reader.wrong::<()>(entry, EntryPart::Value, message, suggest(mode, MODES));
 }

@@ -6,7 +6,7 @@ use serde::Deserialize;
 use strum::VariantNames as _;
 
 use super::{
-    layers::{Entry, Part},
+    layers::{Entry, EntryPart},
     reader::Reader,
 };
 use crate::store::{RemoteLocation, RemoteSpec};
@@ -48,7 +48,7 @@ pub fn cache_mode(reader: &Reader, entry: &Entry<'_>) -> Option<CacheMode> {
     }
     reader.text(entry)?.parse().ok().or_else(|| {
         let message = format!("`{}` should be one of {}", entry.path, CacheMode::VARIANTS.join(", "));
-        reader.wrong(entry, Part::Value, message, None)
+        reader.wrong(entry, EntryPart::Value, message, None)
     })
 }
 
@@ -58,7 +58,7 @@ pub fn remote(reader: &Reader, entry: &Entry<'_>) -> Option<RemoteSpec> {
     let Some(remote) = entry.field("remote") else {
         // Another key may be a misspelt `remote`.
         if entry.fields()?.into_keys().eq(["push"]) {
-            reader.wrong::<()>(entry, Part::Key, "`cache.push` needs `cache.remote`", None);
+            reader.wrong::<()>(entry, EntryPart::Key, "`cache.push` needs `cache.remote`", None);
         }
         return None;
     };
@@ -67,7 +67,7 @@ pub fn remote(reader: &Reader, entry: &Entry<'_>) -> Option<RemoteSpec> {
         Ok(place) => Some(RemoteSpec { place, push: cache.push }),
         Err(wrong) => {
             let message = format!("`{}` names no shared cache: {}", remote.path, wrong.problem);
-            reader.wrong(&remote, Part::Value, message, Some(wrong.hint))
+            reader.wrong(&remote, EntryPart::Value, message, Some(wrong.hint))
         }
     }
 }

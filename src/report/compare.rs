@@ -4,12 +4,14 @@ use std::collections::BTreeMap;
 
 use super::{
     document::{Block, Cell, Document, Table},
+    parts,
     plot::{self, Effect},
     run,
 };
 use crate::{
     data::{OutcomeRow, Scenario, keeps_protocol},
-    eval::{self, Comparison, Episode, Mode, verdict},
+    eval::{self, Comparison, Episode, Finding, verdict},
+    text::percent,
     view::{
         Run,
         exam::{self, Exam},
@@ -45,6 +47,14 @@ pub(super) struct LastExam {
     tools: Vec<String>,
 }
 
+impl LastExam {
+    /// The baseline and the last policy, as the headline has them.
+    pub(super) fn ends(&self) -> Option<(Option<&String>, &String)> {
+        let (baseline, last) = self.exam.headline.as_ref()?.ends()?;
+        Some((baseline.map(|one| &one.policy), &last.policy))
+    }
+}
+
 fn played(run: &Run) -> Option<LastExam> {
     let exam = exam::exams(run).pop()?;
     let stage = run.stage(&exam.stage)?;
@@ -77,14 +87,13 @@ pub(super) fn common_policies(all: &[LastExam]) -> Result<(String, Vec<&String>)
 
 /// The episodes of a policy in this mode, under another name.
 pub(super) fn episodes_of(played: &LastExam, policy: &str, name: &str, mode: &str) -> Vec<Episode> {
-    let is_greedy = mode == Mode::Greedy.name();
-    let of_exam = || played.exam.rows.iter().map(|row| &row.row);
+    let counted = played.exam.counted();
     let rows = played.episodes.get(policy).into_iter().flatten();
-    let rows = rows.filter(|row| exam::mode_of_sample(of_exam(), row.sample).name() == mode);
+    let rows = rows.filter(|row| counted.mode_of(row.sample).name() == mode);
     let episode = |row: &OutcomeRow| Episode {
         scenario: row.scenario_id.clone(),
         policy: name.to_owned(),
-        mode: if is_greedy { Mode::Greedy } else { Mode::Sampled },
+        mode: counted.mode_of(row.sample),
         right: row.correct == Some(true),
         changed: None,
         by_protocol: keeps_protocol(row.loose_calls, row.answer_source.as_deref()),
@@ -161,7 +170,7 @@ fn differences(page: &mut Document, runs: &[Comparable]) {
     let states: Vec<String> = runs
         .iter()
         .filter(|found| found.run.state != crate::exec::RunState::Finished)
-        .map(|found| format!("{} is {}", found.run.id, run::state(found.run.state)))
+        .map(|found| format!("{} is {}", found.run.id, parts::state(found.run.state)))
         .collect();
     if !states.is_empty() {
         page.text(format!("{}.", states.join("; ")));
@@ -194,8 +203,7 @@ fn of_policy(page: &mut Document, names: &[String], all: &[LastExam], policy: &s
             .sum::<u32>(),
         counts.join(", ")
     ));
-    let last = rows.iter().rev().find(|row| row.scope == "all" && row.gain.is_some());
-    page.push(Block::Statement(run::tone(last), eval::comparison(&rows)));
+    run::statements(page, &eval::comparison(&rows));
     let effects = rows.iter().filter(|row| row.scope != "tool" && row.scope != "kind").filter_map(|row| {
         let several = names.len() > 2;
         let slice = if row.scope == "all" { "all tasks" } else { row.slice.as_str() };
@@ -216,8 +224,8 @@ fn of_policy(page: &mut Document, names: &[String], all: &[LastExam], policy: &s
             ("slice", Cell::code(row.slice.clone())),
             ("tasks", Cell::number(row.scenarios.to_string())),
             ("run", Cell::code(row.policy.clone())),
-            ("success %", Cell::number(format!("{:.1}", 100.0 * row.success))),
-            ("gain", Cell::number(gain).tone(run::tone(Some(row)))),
+            ("success %", Cell::number(percent(row.success, 1))),
+            ("gain", Cell::number(gain).tone(run::tone(Finding::of(row)))),
             ("95 %", Cell::number(run::gain_interval(row))),
             ("p", Cell::number(row.p_adjusted.map_or(String::new(), |p| format!("{p:.3}")))),
             ("better", Cell::number(count(row.better))),

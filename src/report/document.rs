@@ -1,7 +1,7 @@
 //! A report before it is written in a format: blocks of plain text. The formats escape.
 
 use super::{Tone, plot::Plot};
-use crate::view::conversation::Message;
+use crate::data::{Message, Role};
 
 /// A report.
 #[derive(Debug, Clone, Default)]
@@ -45,14 +45,14 @@ pub struct Transcript {
 
 /// Who speaks in a message, and the error that it is.
 pub fn speaker(message: &Message) -> String {
-    let what = if message.error.is_some() { "error" } else { "result" };
-    let who = match message.tool.as_deref() {
+    let error = message.error();
+    let who = match (message.role, message.tool()) {
         // A turn that could not be read.
-        Some("") => "error".to_owned(),
-        Some(tool) => format!("{what} of {tool}"),
-        None => message.role.clone(),
+        (Role::Tool, "") => "error".to_owned(),
+        (Role::Tool, tool) => format!("{} of {tool}", if error.is_some() { "error" } else { "result" }),
+        (role, _) => role.name().to_owned(),
     };
-    match &message.error {
+    match error {
         Some(error) => format!("{who} ({error})"),
         None => who,
     }

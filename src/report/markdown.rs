@@ -89,7 +89,7 @@ fn conversation(page: &mut String, talk: &Transcript) {
         let content = shortened(message.text.trim(), MESSAGE);
         _ = writeln!(text, "{}: {content}", speaker(message));
         for call in &message.calls {
-            _ = writeln!(text, "  → {} {}", call.tool, shortened(&call.arguments, MESSAGE));
+            _ = writeln!(text, "  → {} {}", call.name, shortened(&call.arguments_json(), MESSAGE));
         }
     }
     _ = writeln!(text, "({})", talk.ending);

@@ -3,6 +3,7 @@
 use std::fmt::Write;
 
 use super::{Tone, escape};
+use crate::text;
 
 /// A plot.
 #[derive(Debug, Clone)]
@@ -25,12 +26,12 @@ pub const STYLE: &str = "\
 .plot .stroke{stroke:var(--c);fill:none;stroke-width:2}.plot .fill{fill:var(--c)}.plot .band{fill:var(--c);opacity:.18}";
 
 impl Plot {
-    /// For a page that has [`STYLE`].
+    /// For a page that has [`STYLE`]. It keeps its size, so that its type is readable on a phone, where it scrolls.
     pub fn inline(&self) -> String {
         let Self { title, width, height, body } = self;
         let title = escape::html(title);
         format!(
-            "<svg class=\"plot\" role=\"img\" aria-label=\"{title}\" viewBox=\"0 0 {width:.0} {height:.0}\" style=\"max-width:{width:.0}px\">{body}</svg>"
+            "<svg class=\"plot\" role=\"img\" aria-label=\"{title}\" width=\"{width:.0}\" height=\"{height:.0}\">{body}</svg>"
         )
     }
 
@@ -103,7 +104,7 @@ pub fn line(
     let x_of = |x: f64| left + (right - left) * if last > first { (x - first) / (last - first) } else { 0.5 };
     let y_of = |y: f64| bottom - (bottom - top) * ((y.clamp(low, high) - low) / (high - low));
     let at = |x: f64, y: f64| format!("{:.1},{:.1}", x_of(x), y_of(y));
-    let mut body = title_at(left, 16.0, title);
+    let mut body = title_at(8.0, 16.0, title);
     for tick in &ticks {
         let label = if scale == Scale::Percent { percent(*tick) } else { number(*tick) };
         body += &grid_line(left, right, y_of(*tick), &label);
@@ -203,7 +204,7 @@ pub fn forest(title: &str, effects: &[Effect]) -> Option<Plot> {
 
 /// A part of every bar of a stack.
 #[derive(Debug, Clone)]
-pub struct Part {
+pub struct StackPart {
     pub name: &'static str,
     pub colour: &'static str,
     /// One value per bar.
@@ -211,15 +212,21 @@ pub struct Part {
 }
 
 /// Bars of shares, stacked from the bottom. None without bars.
-pub fn stacks(title: &str, x_name: &str, labels: &[u32], parts: &[Part], size: (f64, f64)) -> Option<Plot> {
+pub fn stacks(
+    title: &str,
+    x_name: &str,
+    labels: &[u32],
+    parts: &[StackPart],
+    size: (f64, f64),
+) -> Option<Plot> {
     let (width, height) = size;
     let (left, top, right, bottom) = (52.0, 48.0, width - 14.0, height - 34.0);
     if labels.is_empty() {
         return None;
     }
-    let mut body = title_at(left, 16.0, title);
+    let mut body = title_at(8.0, 16.0, title);
     let mut x = left;
-    for Part { name, colour, .. } in parts {
+    for StackPart { name, colour, .. } in parts {
         _ = writeln!(
             body,
             "<rect class=\"{colour} fill\" x=\"{x:.0}\" y=\"26\" width=\"10\" height=\"10\"/><text class=\"dim\" x=\"{:.0}\" y=\"35\">{name}</text>",
@@ -285,7 +292,7 @@ pub fn points(difference: f64, digits: usize) -> String {
 }
 
 fn percent(share: f64) -> String {
-    format!("{:.0} %", 100.0 * share)
+    format!("{} %", text::percent(share, 0))
 }
 
 /// A number in few characters.

@@ -2,9 +2,9 @@
 
 use serde::Serialize;
 
-use super::compare::{NotComparable, common_policies, episodes_of, last_exams, shown_tasks};
+use super::compare::{LastExam, NotComparable, common_policies, episodes_of, last_exams, shown_tasks};
 use crate::{
-    eval::{Comparison, Episode, verdict},
+    eval::{Comparison, Difference, Episode, headline, overall},
     view::Run,
 };
 
@@ -36,8 +36,8 @@ pub struct Replicated {
 ///
 /// # Errors
 /// If the runs have no common policy or task.
-pub fn replicates(runs: &[Run]) -> Result<Replicates, NotComparable> {
-    let all = last_exams(runs.iter())?;
+pub fn replicates<'r>(runs: impl IntoIterator<Item = &'r Run>) -> Result<Replicates, NotComparable> {
+    let all = last_exams(runs.into_iter())?;
     let (mode, policies) = common_policies(&all)?;
     let policies: Vec<String> = policies.into_iter().cloned().collect();
     let scenarios = shown_tasks(&all[0], &policies[0]);
@@ -47,9 +47,7 @@ pub fn replicates(runs: &[Run]) -> Result<Replicates, NotComparable> {
         .collect();
     let compared = |episodes: &[Episode]| {
         let comparison = Comparison { policies: &policies, scenarios: &scenarios, ..Default::default() };
-        let mut rows = verdict(&comparison, episodes);
-        rows.retain(|row| row.scope == "all");
-        rows
+        overall(&comparison, episodes)
     };
     let own: Vec<_> = by_run.iter().map(|episodes| compared(episodes)).collect();
     let together = compared(&by_run.concat());
@@ -75,5 +73,49 @@ pub fn replicates(runs: &[Run]) -> Result<Replicates, NotComparable> {
         mode,
         tasks: together[0].scenarios,
         policies: policies.iter().enumerate().map(policy).collect(),
+    })
+}
+
+/// The last policy of several sets of runs, each set against the first.
+pub struct Between {
+    pub baseline: Option<String>,
+    pub policy: String,
+    pub mode: String,
+    pub tasks: u32,
+    /// By set; none for the first.
+    pub differences: Vec<Option<Difference>>,
+}
+
+/// The differences between sets of runs, on the tasks that all have played. A task's outcome is its mean over the runs of a set,
+/// as in [`replicates`].
+///
+/// # Errors
+/// If the runs have no common policy or task.
+pub fn between(sets: &[&[&Run]]) -> Result<Between, NotComparable> {
+    let all = last_exams(sets.iter().copied().flatten().copied())?;
+    let (mode, policies) = common_policies(&all)?;
+    let (baseline, last) = all[0].ends().ok_or(NotComparable::NoPolicy)?;
+    let is_common = |name: &String| policies.contains(&name);
+    if !is_common(last) {
+        return Err(NotComparable::NoPolicy);
+    }
+    let names: Vec<String> = (0..sets.len()).map(|set| set.to_string()).collect();
+    let set_of = sets.iter().enumerate().flat_map(|(set, runs)| std::iter::repeat_n(set, runs.len()));
+    let played = |(exam, set): (&LastExam, usize)| episodes_of(exam, last, &names[set], &mode);
+    let episodes: Vec<Episode> = all.iter().zip(set_of).flat_map(played).collect();
+    let scenarios = shown_tasks(&all[0], last);
+    let rows =
+        overall(&Comparison { policies: &names, scenarios: &scenarios, ..Default::default() }, &episodes);
+    let found = headline(&rows).ok_or(NotComparable::NoTask)?;
+    let of = |name: &String| {
+        let mut differences = found.differences.iter();
+        differences.find(|one| one.policy == *name && one.to == names[0]).cloned()
+    };
+    Ok(Between {
+        differences: names.iter().map(of).collect(),
+        baseline: baseline.filter(|name| is_common(name)).cloned(),
+        policy: last.clone(),
+        tasks: found.tasks,
+        mode,
     })
 }

@@ -6,18 +6,21 @@ use serde_json::{Value, json};
 
 use super::{
     Tone,
+    answer::{Action, Answer, answer},
     document::{Block, Cell, Document, Table, Transcript},
-    plot::{self, Effect, Part, Plot, Point, Scale},
+    parts::{command, failed_cell, server_of, state, tool_cell},
+    plot::{self, Effect, Plot, Point, Scale, StackPart},
 };
 use crate::{
-    data::{self, EpisodeRow, OutcomeRow, Server, VerdictRow},
+    data::{self, EpisodeRow, OutcomeRow, Role, VerdictRow},
     engine::{EngineSpec, SplitMode},
-    eval::{Finding, Headline},
+    eval::{Finding, Headline, Sentence},
     exec::RunState,
     model::{ModelConfig, Weights, kernels::Format},
+    text,
     usage::Usage,
     view::{
-        Run, Stage, calls, conversation,
+        Missing, Run, Stage, calls,
         curves::{self, Curves},
         exam::{self, Change, Exam, Pair},
     },
@@ -35,15 +38,21 @@ pub fn report(run: &Run) -> Document {
     let (curves, exams) = (curves::curves(run), exam::exams(run));
     let mut page = Document { title: format!("Run {}", run.id), subtitle: subtitle(run), blocks: Vec::new() };
     verdict(&mut page, run, &exams);
+    let answer = answer(run, "");
+    failing(&mut page, &answer);
+    next(&mut page, &answer);
     set_up(&mut page, run);
     training(&mut page, &curves);
-    for found in &exams {
-        examples(&mut page, run, found);
+    let pairs: Vec<_> = exams.iter().map(|found| found.pairs(run)).collect();
+    for (found, pairs) in exams.iter().zip(&pairs) {
+        examples(&mut page, run, found, pairs.as_deref().unwrap_or_default());
     }
     tools(&mut page, run, &exams);
     cost(&mut page, run);
     reproduce(&mut page, run);
-    limits(&mut page, run, &curves, &exams);
+    let unread = exams.iter().zip(&pairs);
+    let unread = unread.filter_map(|(found, pairs)| Some((found.stage.as_str(), pairs.as_ref().err()?)));
+    limits(&mut page, run, &curves, &exams, &unread.collect::<Vec<_>>());
     page
 }
 
@@ -51,16 +60,6 @@ fn subtitle(run: &Run) -> String {
     let state = state(run.state);
     let began = run.began_ms.map(|ms| format!(", began {}", utc(ms))).unwrap_or_default();
     format!("mcprl, {state}{began}, {} of running time", duration(run.seconds))
-}
-
-pub(super) fn state(state: RunState) -> &'static str {
-    match state {
-        RunState::Finished => "finished",
-        RunState::Failed => "failed",
-        RunState::Interrupted => "interrupted",
-        RunState::Running => "still running",
-        RunState::Killed => "stopped before its end",
-    }
 }
 
 /// `2026-11-22 18:56 UTC`. The local time would differ from reader to reader.
@@ -78,11 +77,7 @@ pub(super) fn duration(seconds: f64) -> String {
 }
 
 fn percent(share: f64) -> String {
-    format!("{:.1}", 100.0 * share)
-}
-
-pub(super) fn server_of(run: &Run) -> Option<Server> {
-    run.writers("server").find_map(|stage| stage.table::<Server>().ok()?.into_iter().next())
+    text::percent(share, 1)
 }
 
 /// What the run asks, and the answer.
@@ -110,8 +105,9 @@ fn verdict(page: &mut Document, run: &Run, exams: &[Exam]) {
                 mode_name(&found.mode),
             ));
         }
-        page.push(Block::Statement(tone(found.rows_of("all").next_back()), found.sentences.clone()));
+        statements(page, &found.sentences);
         if let Some(headline) = &found.headline {
+            headline.advice.iter().for_each(|advice| page.text(advice.sentence()));
             page.table(standings(headline));
         }
         if let Some(plot) = verdict_plot(found) {
@@ -130,14 +126,65 @@ fn verdict(page: &mut Document, run: &Run, exams: &[Exam]) {
                 percent(share),
             ));
         }
-        page.table(by_slice(found, "split"));
-        for scope in ["kind", "family", "tool"] {
+        for scope in ["split", "kind", "family", "tool"] {
             let table = by_slice(found, scope);
             if !table.rows.is_empty() {
                 let title = format!("By {scope}: {} rows", table.rows.len());
                 page.push(Block::Details(title, vec![Block::Table(table)]));
             }
         }
+    }
+}
+
+/// Why tasks fail, and the kinds that fail most.
+fn failing(page: &mut Document, answer: &Answer) {
+    let Some(failed) = &answer.failed else { return };
+    page.heading("Where it fails");
+    page.text(format!(
+        "{} of {} tasks of {} have a wrong answer. `mcprl report RUN --server` goes on from here.",
+        failed.failed_tasks, failed.tasks, failed.policy
+    ));
+    page.table(Table::of(failed.causes.iter().take(5), |cause| {
+        [
+            ("cause", Cell::text(cause.cause)),
+            ("tasks", Cell::number(cause.tasks.to_string())),
+            ("meaning", Cell::text(cause.meaning)),
+        ]
+    }));
+    page.table(Table::of(&answer.kinds, |kind| {
+        let share = |share: Option<f64>| Cell::number(share.map_or(String::new(), percent));
+        let tone = if kind.is_small { Tone::Faint } else { Tone::Plain };
+        [
+            ("kind", Cell::code(kind.name.clone()).tone(tone)),
+            ("failed", Cell::number(kind.failed.to_string())),
+            ("of", Cell::number(kind.tasks.to_string()).tone(tone)),
+            ("before %", share(kind.base)),
+            ("after %", share(Some(kind.success))),
+        ]
+    }));
+    if answer.kinds.iter().any(|kind| kind.is_small) {
+        page.text(format!(
+            "Kinds of fewer than {} tasks come last: their shares say little.",
+            super::answer::SMALL
+        ));
+    }
+}
+
+/// What to do next.
+fn next(page: &mut Document, answer: &Answer) {
+    if answer.next.is_empty() {
+        return;
+    }
+    page.heading("What next");
+    let item = |action: &Action| match &action.command {
+        Some(command) => format!("{}: `{command}`", action.text),
+        None => action.text.clone(),
+    };
+    page.push(Block::List(answer.next.iter().map(item).collect()));
+    let toml: Vec<&str> = answer.next.iter().filter_map(|action| action.toml.as_deref()).collect();
+    if !toml.is_empty() {
+        page.text("In the run file:");
+        page.push(Block::Code(toml.join("\n\n")));
     }
 }
 
@@ -162,8 +209,15 @@ fn mode_name(mode: &str) -> &str {
     if mode == "greedy" { "greedy decoding" } else { "sampled" }
 }
 
-pub(super) fn tone(row: Option<&VerdictRow>) -> Tone {
-    match row.and_then(Finding::of) {
+/// The sentences of a verdict, each in the colour of its own finding.
+pub(super) fn statements(page: &mut Document, sentences: &[Sentence]) {
+    for sentence in sentences {
+        page.push(Block::Statement(tone(sentence.finding), sentence.text.clone()));
+    }
+}
+
+pub(super) fn tone(finding: Option<Finding>) -> Tone {
+    match finding {
         Some(Finding::Gain) => Tone::Good,
         Some(Finding::Regression) => Tone::Bad,
         _ => Tone::Plain,
@@ -186,7 +240,7 @@ pub(super) fn effect(row: &VerdictRow, label: String) -> Option<Effect> {
         value: row.gain?,
         low: row.gain_low?,
         high: row.gain_high?,
-        tone: tone(Some(row)),
+        tone: tone(Finding::of(row)),
         is_total: row.scope == "all",
     })
 }
@@ -220,10 +274,12 @@ fn by_slice(found: &Exam, scope: &str) -> Table {
     let scopes: &[&str] = if scope == "split" { &["all", "split"] } else { &[scope] };
     let is_shown = |row: &VerdictRow| scopes.contains(&row.scope.as_str()) && row.mode == found.mode;
     let rows = found.rows.iter().filter(|row| is_shown(&row.row));
-    Table::of(rows, |exam::Row { row, finding }| {
+    Table::of(rows, |exam::Row { row, finding, .. }| {
         let interval = format!("{} to {}", percent(row.success_low), percent(row.success_high));
         let gain = row.gain.map_or(String::new(), |gain| plot::points(gain, 1));
-        let tone = tone(Some(row));
+        let tone = tone(*finding);
+        // An agent that knows nothing is compared with none.
+        let of_none = if row.is_idle() { "" } else { "baseline" };
         [
             (scope, Cell::code(row.slice.clone())),
             ("tasks", Cell::number(row.scenarios.to_string())),
@@ -234,7 +290,7 @@ fn by_slice(found: &Exam, scope: &str) -> Table {
             ("gain", Cell::number(gain).tone(tone)),
             ("95 %", Cell::number(gain_interval(row))),
             ("p", Cell::number(row.p_adjusted.map_or(String::new(), p_value))),
-            ("finding", Cell::text(finding.unwrap_or("baseline")).tone(tone)),
+            ("finding", Cell::text(finding.map_or(of_none, Finding::label)).tone(tone)),
         ]
     })
 }
@@ -340,8 +396,17 @@ fn model(stage: &Stage) -> Option<String> {
     let artifact = stage.artifact("policy").filter(|artifact| artifact.is_present)?;
     let config = ModelConfig::load(&artifact.path).ok()?;
     let parameters = config.weights();
-    let name = stage.params.get("from").and_then(Value::as_str).unwrap_or("made by the run");
+    let name = origin(stage.params.get("from"));
     Some(format!("{name}, {:.1} million parameters", parameters as f64 / 1e6))
+}
+
+/// Where a model is from, by the parameter `from` of its stage. A local file or folder is in the key by its digest.
+fn origin(from: Option<&Value>) -> &str {
+    match from {
+        Some(Value::String(name)) => name,
+        Some(_) => "of a local file",
+        None => "made by the run",
+    }
 }
 
 /// The success of every iteration with its interval, for each loop.
@@ -460,7 +525,7 @@ fn signal(page: &mut Document, curve: &curves::Curve) {
     let labels: Vec<u32> = known.iter().map(|(iteration, _)| *iteration).collect();
     let stack = parts.map(|(name, colour, of)| {
         let values = known.iter().map(|(_, signal)| of(signal) as f64).collect();
-        Part { name, colour, values }
+        StackPart { name, colour, values }
     });
     let title = "Groups by what they taught";
     let mut total = crate::grpo::Signal::default();
@@ -490,8 +555,7 @@ fn serde_name(value: &impl serde::Serialize) -> String {
     serde_json::to_value(value).ok().and_then(|value| value.as_str().map(str::to_owned)).unwrap_or_default()
 }
 
-fn examples(page: &mut Document, run: &Run, found: &Exam) {
-    let Ok(pairs) = &found.pairs else { return };
+fn examples(page: &mut Document, run: &Run, found: &Exam, pairs: &[Pair]) {
     if pairs.is_empty() {
         return;
     }
@@ -543,14 +607,15 @@ fn spread<'p>(pairs: impl Iterator<Item = &'p Pair>) -> Vec<&'p Pair> {
 
 fn talk(policy: &str, episode: &EpisodeRow) -> Transcript {
     let right = episode.correct == Some(true);
-    let messages = conversation::conversation(episode);
     Transcript {
         title: format!("{policy}: {}", if right { "right" } else { "wrong" }),
         tone: if right { Tone::Good } else { Tone::Bad },
         // The system message and the task are the same for both.
-        messages: messages
-            .into_iter()
-            .filter(|message| message.role != "system" && message.role != "user")
+        messages: episode
+            .messages
+            .iter()
+            .filter(|message| !matches!(message.role, Role::System | Role::User))
+            .cloned()
             .collect(),
         ending: ending(episode),
     }
@@ -566,30 +631,32 @@ pub fn ending(episode: &EpisodeRow) -> String {
 
 fn tools(page: &mut Document, run: &Run, exams: &[Exam]) {
     let mut sections: Vec<(String, Table)> = Vec::new();
-    let mut notes = BTreeSet::new();
     for found in exams {
         let Some(stage) = run.stage(&found.stage) else { continue };
         let (Ok(made), Ok(outcomes)) = (calls::of_stage(run, stage), stage.table::<OutcomeRow>()) else {
             continue;
         };
-        note_unknown(&mut notes, &found.stage, &made);
-        let by_policy = exam::by_policy(stage, &found.policies, &outcomes).into_iter();
-        // A vote has no episodes of its own.
-        for (policy, part) in by_policy.filter(|(_, part)| !part.is_empty()) {
+        let counted = found.counted();
+        for (policy, mut part) in exam::by_policy(stage, &found.policies, &outcomes) {
+            part.retain(|(_, episode)| counted.episode(episode));
+            // A vote has no episodes of its own.
+            if part.is_empty() {
+                continue;
+            }
             let ids: BTreeSet<&str> = part.iter().map(|(_, episode)| episode.id.as_str()).collect();
             let own: Vec<data::Call> =
-                made.calls.iter().filter(|call| ids.contains(call.trajectory_id.as_str())).cloned().collect();
+                made.iter().filter(|call| ids.contains(call.trajectory_id.as_str())).cloned().collect();
             let of = part.iter().map(|(_, row)| *row);
             let table = tool_table(&calls::by_tool(&run.tools(stage).unwrap_or_default(), of, &own));
-            sections.push((format!("{} in {}, {} episodes", policy, found.stage, ids.len()), table));
+            let (stage, mode) = (&found.stage, &found.mode);
+            sections.push((format!("{policy} in {stage}, {} {mode} episodes", ids.len()), table));
         }
     }
     if exams.is_empty()
-        && let Some(stage) = run.writers("trajectories").last()
+        && let Some(stage) = run.writers("trajectories").filter(|stage| stage.is_played()).last()
         && let (Ok(made), Ok(outcomes)) = (calls::of_stage(run, stage), stage.table::<OutcomeRow>())
     {
-        note_unknown(&mut notes, &stage.id, &made);
-        let found = calls::by_tool(&run.tools(stage).unwrap_or_default(), outcomes.iter(), &made.calls);
+        let found = calls::by_tool(&run.tools(stage).unwrap_or_default(), outcomes.iter(), &made);
         sections.push((format!("{}, {} episodes", stage.id, outcomes.len()), tool_table(&found)));
     }
     if sections.is_empty() {
@@ -600,26 +667,7 @@ fn tools(page: &mut Document, run: &Run, exams: &[Exam]) {
         page.subheading(title);
         page.table(table);
     }
-    notes.into_iter().for_each(|note| page.text(note));
     page.text("Recovered: failed calls after which the episode called the tool without an error. `mcprl report RUN --server` goes on from here.");
-}
-
-fn note_unknown(notes: &mut BTreeSet<String>, stage: &str, made: &calls::Calls) {
-    if made.unmarked_errors > 0 {
-        notes.insert(format!(
-            "{stage} is of an earlier version that did not mark errors: {} failed calls are not known as such.",
-            made.unmarked_errors
-        ));
-    }
-}
-
-/// The name of a tool that was offered or called.
-pub(super) fn tool_cell(name: &str, is_offered: bool) -> Cell {
-    Cell::code(match (name, is_offered) {
-        ("", _) => "(not parsed)".to_owned(),
-        (name, true) => name.to_owned(),
-        (name, false) => format!("{name} (does not exist)"),
-    })
 }
 
 fn tool_table(found: &[calls::ToolStatistics]) -> Table {
@@ -642,11 +690,6 @@ fn tool_table(found: &[calls::ToolStatistics]) -> Table {
             ("bytes per result", Cell::number(bytes)),
         ]
     })
-}
-
-/// The failed calls of a tool.
-pub(super) fn failed_cell(tool: &calls::ToolStatistics) -> Cell {
-    Cell::count(tool.failed).tone(if tool.failed > 0 { Tone::Bad } else { Tone::Plain })
 }
 
 fn cost(page: &mut Document, run: &Run) {
@@ -701,31 +744,11 @@ fn cost(page: &mut Document, run: &Run) {
     }));
 }
 
-/// The command of a run. Overrides by environment variables are written as `--set`.
-fn command(file: &str, run: &Run) -> String {
-    let mut command = format!("mcprl run {}", word(file));
-    for (option, values) in [("--set", &run.set), ("--resample", &run.resample), ("--until", &run.until)] {
-        for value in values {
-            command += &format!(" {option} {}", word(value));
-        }
-    }
-    command
-}
-
-/// A text as a word of a shell's command.
-fn word(text: &str) -> String {
-    let is_plain = |letter: char| letter.is_ascii_alphanumeric() || "=./_-:,@+%".contains(letter);
-    match !text.is_empty() && text.chars().all(is_plain) {
-        true => text.to_owned(),
-        false => format!("'{}'", text.replace('\'', r"'\''")),
-    }
-}
-
 fn reproduce(page: &mut Document, run: &Run) {
     page.heading("How to reproduce it");
     let mut facts = vec![("mcprl".to_owned(), run.versions.join(", "))];
     let file = run.file.clone().unwrap_or_else(|| "run.toml".into());
-    facts.push(("command".into(), command(&file, run)));
+    facts.push(("command".into(), command(&file, &run.set, &run.resample, &run.until)));
     if !run.resample.is_empty() {
         let note = "a resampled stage draws anew each time, so its result is another one";
         facts.push(("resampled".into(), format!("{}: {note}", run.resample.join(", "))));
@@ -767,7 +790,7 @@ fn reproduce(page: &mut Document, run: &Run) {
     }
 }
 
-fn limits(page: &mut Document, run: &Run, curves: &Curves, exams: &[Exam]) {
+fn limits(page: &mut Document, run: &Run, curves: &Curves, exams: &[Exam], unread: &[(&str, &Missing)]) {
     page.heading("Limits");
     let mut items: Vec<String> = Vec::new();
     if run.state != RunState::Finished {
@@ -800,10 +823,11 @@ fn limits(page: &mut Document, run: &Run, curves: &Curves, exams: &[Exam]) {
                 found.stage
             ));
         }
-        if let Err(missing) = &found.pairs {
-            items.push(format!("The episodes of {} are {missing}, so there are no examples.", found.stage));
-        }
     }
+    let unread = unread
+        .iter()
+        .map(|(stage, missing)| format!("The episodes of {stage} are {missing}, so there are no examples."));
+    items.extend(unread);
     if exams.len() > 1 {
         items.push("The run compares policies more than once; the more often one looks, the more often chance looks like a gain.".into());
     }
@@ -824,6 +848,9 @@ fn limits(page: &mut Document, run: &Run, curves: &Curves, exams: &[Exam]) {
     for (stage, error) in run.stages.iter().filter_map(|stage| Some((stage, stage.error.clone()?))) {
         page.subheading(format!("{} failed", stage.id));
         page.push(Block::Code(error));
+        if let Some(hint) = &stage.hint {
+            page.text(format!("Hint: {hint}"));
+        }
     }
     let mut seen = BTreeSet::new();
     let notes = run.stages.iter().flat_map(|stage| stage.notes.iter().map(move |note| (stage, note)));
@@ -832,5 +859,34 @@ fn limits(page: &mut Document, run: &Run, curves: &Curves, exams: &[Exam]) {
     if !notes.is_empty() {
         let count = notes.len();
         page.push(Block::Details(format!("{count} notes of stages"), vec![Block::List(notes)]));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_model_of_a_local_file_is_not_made_by_the_run() {
+        assert_eq!(origin(Some(&json!({"file": "3f0a"}))), "of a local file");
+        assert_eq!(origin(Some(&json!("Qwen/Qwen3-0.6B"))), "Qwen/Qwen3-0.6B");
+        assert_eq!(origin(None), "made by the run");
+    }
+
+    #[test]
+    fn each_sentence_has_the_colour_of_its_own_finding() {
+        let mut page = Document::default();
+        let sentence = |finding, text: &str| Sentence { finding, text: text.into() };
+        let all = [
+            sentence(Some(Finding::NoMeasurableGain), "no measurable gain"),
+            sentence(Some(Finding::Gain), "b beats a"),
+            sentence(None, "alone"),
+        ];
+        statements(&mut page, &all);
+        let tones = page.blocks.iter().filter_map(|block| match block {
+            Block::Statement(tone, _) => Some(*tone),
+            _ => None,
+        });
+        assert_eq!(tones.collect::<Vec<_>>(), [Tone::Plain, Tone::Good, Tone::Plain]);
     }
 }

@@ -1,6 +1,6 @@
 //! The agent as an MCP server with one tool: `ask`.
 
-use std::sync::Arc;
+use std::{path::PathBuf, sync::Arc};
 
 use axum::http::request::Parts;
 use rmcp::{
@@ -17,7 +17,7 @@ use serde_json::{Value, json};
 use tokio::sync::{Semaphore, mpsc::unbounded_channel};
 
 use super::{
-    agent::{Agent, Calls, Heard, lost},
+    agent::{Agent, Calls, ReplyListener, lost},
     connections::Gone,
 };
 use crate::{
@@ -32,6 +32,8 @@ const NAME: &str = "ask";
 #[derive(Clone)]
 pub struct AskServer {
     pub agent: Arc<Agent>,
+    /// The table of its tools, which agents of other policies have, too.
+    pub tools: PathBuf,
     pub title: String,
     pub description: String,
     /// Tasks at once.
@@ -72,7 +74,7 @@ impl AskServer {
     /// Plays a task as an episode does: a fresh session, the reminder, the limits.
     async fn ask(&self, task: &str, calls: Option<Calls>) -> crate::error::Result<Reply> {
         let prompt = PromptTokens::new(&self.agent.open.agent.chat, task)?;
-        self.agent.reply(prompt, (Sampling::GREEDY, 0), Heard { calls, made: None }).await
+        self.agent.reply(prompt, (Sampling::GREEDY, 0), ReplyListener { calls, made: None }).await
     }
 }
 

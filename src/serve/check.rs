@@ -7,7 +7,7 @@ use reqwest::{Client, StatusCode};
 use serde::Serialize;
 use serde_json::{Value, json};
 
-use super::{AGENT, ServeError};
+use super::{AGENT, ServeError, about::is_decided};
 use crate::{
     data::{self, OutcomeRow, Scenario},
     error::Result,
@@ -56,9 +56,7 @@ pub async fn check(url: &str, key: Option<&str>, exam: Vec<(Scenario, OutcomeRow
     let failed = |reason: String| ServeError::Check { reason };
     let client = Client::builder().no_proxy().build().map_err(|cause| failed(cause.to_string()))?;
     let all = exam.len();
-    let decided = |scenario: &Scenario| scenario.checks.is_none() && scenario.server.is_none();
-    let exam: Vec<_> =
-        exam.into_iter().filter(|(scenario, _)| decided(scenario) && truth::is_known(scenario)).collect();
+    let exam: Vec<_> = exam.into_iter().filter(|(scenario, _)| is_decided(scenario)).collect();
     let answers = stream::iter(&exam).map(async |(scenario, _)| {
         let body = json!({"model": AGENT, "messages": [{"role": "user", "content": scenario.task}]});
         let request = client.post(format!("{url}/v1/chat/completions")).json(&body);

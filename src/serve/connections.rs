@@ -320,32 +320,39 @@ pub struct Gone(pub CancellationToken);
 
 /// What an answer has until its last byte has left, as an extension of its response.
 #[derive(Clone)]
-pub struct Place(#[expect(dead_code, reason = "is held")] pub Arc<dyn Send + Sync>);
+pub struct AnswerPermit(#[expect(dead_code, reason = "is held")] pub Arc<dyn Send + Sync>);
 
 /// An answer that ends when it has left.
 pub fn held(response: Response, flow: Flow, request: InRequest, gone: &Gone) -> Response {
     let (mut parts, body) = response.into_parts();
-    let place = parts.extensions.remove::<Place>();
+    let place = parts.extensions.remove::<AnswerPermit>();
     if place.is_some() {
         // With its length, the body would be over before it is sent.
         parts.headers.remove(header::CONTENT_LENGTH);
     }
     let gone = gone.0.clone().drop_guard();
-    let held = Held { body: body.into_data_stream(), flow, place, end: None, _gone: gone, _request: request };
+    let held = HeldResponse {
+        body: body.into_data_stream(),
+        flow,
+        place,
+        end: None,
+        _gone: gone,
+        _request: request,
+    };
     Response::from_parts(parts, Body::from_stream(held))
 }
 
-struct Held {
+struct HeldResponse {
     body: BodyDataStream,
     flow: Flow,
-    place: Option<Place>,
+    place: Option<AnswerPermit>,
     /// At its end: how many times everything had left by then.
     end: Option<u64>,
     _gone: DropGuard,
     _request: InRequest,
 }
 
-impl Stream for Held {
+impl Stream for HeldResponse {
     type Item = Result<Bytes, axum::Error>;
 
     fn poll_next(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Option<Self::Item>> {
@@ -399,7 +406,7 @@ mod tests {
         let answer = move |ConnectInfo(flow): ConnectInfo<Flow>, request: Request| {
             let in_request = flow.begin();
             counted.fetch_add(1, Ordering::SeqCst);
-            let place = Place(Arc::new(Counted(counted.clone())));
+            let place = AnswerPermit(Arc::new(Counted(counted.clone())));
             let bytes: usize = request.uri().path()[1..].parse().unwrap();
             async move {
                 let mut response = Response::new(Body::from(vec![b'x'; bytes]));

@@ -14,11 +14,7 @@ use parking_lot::Mutex;
 use serde_json::{Value, json};
 
 use super::ServeError;
-use crate::{
-    agent::History,
-    chat::{declared, in_openai_form},
-    openai::Rows,
-};
+use crate::{agent::History, chat::declared, data::Message, openai::Rows};
 
 /// Conversations that a request may continue. Older ones stay as they are.
 const OPEN: usize = 256;
@@ -70,7 +66,7 @@ impl Keeper {
 
     /// Keeps an answer to a request, in the file of the conversation that it continues. `messages` are those of the request
     /// and the answer. The same answer to the same request is kept once.
-    pub fn request(&self, origin: &Origin, prompt: &[u32], answer: &[(u32, f32)], messages: Vec<Value>) {
+    pub fn request(&self, origin: &Origin, prompt: &[u32], answer: &[(u32, f32)], messages: Vec<Message>) {
         let mut open = self.open.lock();
         let of_policy = |one: &&Conversation| one.policy == origin.policy;
         if open.iter().filter(of_policy).any(|one| one.rows.contains(prompt, answer)) {
@@ -125,7 +121,7 @@ impl Keeper {
         let line = json!({
             "model": model, "policy": policy, "time": chrono::Local::now().to_rfc3339(),
             "tools": tools.iter().map(declared).collect::<Vec<_>>(),
-            "messages": messages.iter().map(in_openai_form).collect::<Vec<_>>(),
+            "messages": messages.iter().map(Message::openai).collect::<Vec<_>>(),
             "tokens": tokens, "sampled": sampled, "logprobs": logprobs, "row_starts": row_starts,
         });
         let written = || -> std::io::Result<()> {
@@ -154,9 +150,7 @@ mod tests {
             policy: policy.into(),
             tools: vec![json!({"name": "look"})],
         };
-        let said = |texts: &[&str]| -> Vec<Value> {
-            texts.iter().map(|text| json!({"role": "user", "content": text})).collect()
-        };
+        let said = |texts: &[&str]| texts.iter().map(|text| Message::user(*text)).collect::<Vec<_>>();
         keeper.request(&origin("a"), &[1], &[(2, -0.5)], said(&["one", "two"]));
         keeper.request(&origin("a"), &[1, 2, 3], &[(4, -0.5)], said(&["one", "two", "three", "four"]));
         keeper.request(&origin("a"), &[1], &[(2, -0.5)], said(&["one", "two"]));

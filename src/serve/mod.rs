@@ -3,6 +3,7 @@
 //! [`openai`](crate::openai) has the requests and answers. Nothing here prints or starts a task that outlives its request. The
 //! number of answers in progress is bounded.
 
+mod about;
 mod agent;
 mod ask;
 pub mod check;
@@ -40,13 +41,14 @@ use tokio::{
 };
 
 pub use self::{
+    about::About,
     agent::{Agent, Permit},
     ask::AskServer,
     error::ServeError,
     keep::{Keeper, Origin},
 };
 use self::{
-    connections::{Connections, Flow, Gone, Place, held},
+    connections::{AnswerPermit, Connections, Flow, Gone, held},
     metrics::Metrics,
     sessions::McpSessions,
 };
@@ -54,11 +56,12 @@ use crate::{
     agent::AgentSettings,
     net::{is_own_page, is_same, names_this_machine},
     openai::{
-        Answers, ApiError, CHOICES, ChatRequest, Cost, Head, Keep, Log, Task, TokenCount, read_body, respond,
+        Answers, ApiError, CHOICES, ChatRequest, Cost, Head, Keep, Log, SamplingTask, TokenCount, read_body,
+        respond,
     },
     plan::InLoop,
     progress::now_ms,
-    stage::{Context, Input, OpenPolicy},
+    stage::{Context, Input, OpenAgent, OpenPolicy},
 };
 
 /// Conversations that the page shows.
@@ -66,19 +69,32 @@ const SHOWN: usize = 20;
 const SESSION: &str = "mcp-session-id";
 /// The part of all tokens in progress that a request with alternatives may take.
 const SHARE: usize = 8;
-/// The name of the agent among the models.
+/// The name of the agent among the models. `agent:NAME` is the agent of another policy of the run's comparison.
 pub const AGENT: &str = "agent";
 
 /// A policy that is loaded when it is asked for.
 pub struct Policy {
     pub input: Input,
     open: OnceCell<Arc<OpenPolicy>>,
+    agent: OnceCell<Arc<Agent>>,
 }
 
 impl Policy {
     pub fn new(input: Input, open: Option<Arc<OpenPolicy>>) -> Self {
-        Self { input, open: OnceCell::new_with(open) }
+        Self { input, open: OnceCell::new_with(open), agent: OnceCell::new() }
     }
+
+    /// The name of its agent among the models.
+    fn agent_name(&self) -> String {
+        format!("{AGENT}:{}", self.input.name)
+    }
+}
+
+/// What the name of a model means.
+enum Named<'s> {
+    /// The agent of a policy.
+    Agent(&'s AskServer, &'s Policy),
+    Policy(&'s Policy),
 }
 
 /// What is served.
@@ -88,7 +104,9 @@ pub struct Service {
     pub settings: AgentSettings,
     /// The first answers requests that name no model if there is no agent. Names are unique.
     pub policies: Vec<Policy>,
+    /// Plays the first policy.
     pub agent: Option<AskServer>,
+    pub about: About,
     /// Of the run, which may stand before the name of a model.
     pub run: Option<String>,
     /// Bounds the answers in progress, by their number and by their tokens with choices and alternatives.
@@ -128,6 +146,7 @@ impl Service {
             settings,
             policies,
             agent: None,
+            about: About::default(),
             run: None,
             queue: Arc::new(Semaphore::new(most)),
             most,
@@ -138,16 +157,45 @@ impl Service {
         }
     }
 
-    /// Names of the models that are listed: the agent, which answers requests that name none, and the policies but for those of
-    /// a loop's iterations, which are answered by name all the same.
-    pub fn models(&self) -> impl Iterator<Item = &str> {
-        let policies = self.policies.iter().map(|policy| policy.input.name.as_str()).enumerate();
+    /// Names of the models that are listed: the agent, which answers requests that name none, those of other policies, and the
+    /// policies but for those of a loop's iterations, which are answered by name all the same.
+    pub fn models(&self) -> Vec<String> {
+        let policies = self.policies.iter().map(|policy| policy.input.name.clone()).enumerate();
         let listed = policies.filter(|(at, name)| *at == 0 || InLoop::parse(name).is_none());
-        self.agent.iter().map(|_| AGENT).chain(listed.map(|(_, name)| name))
+        self.agents().map(|(name, _)| name).chain(listed.map(|(_, name)| name)).collect()
     }
 
-    fn has(&self, name: &str) -> bool {
-        name == AGENT && self.agent.is_some() || self.policies.iter().any(|policy| policy.input.name == name)
+    /// The compared policies but for the first one's.
+    fn others(&self) -> impl Iterator<Item = &Policy> {
+        let first = self.policies.first().map(|policy| policy.input.digest);
+        self.policies.iter().filter(move |policy| {
+            Some(policy.input.digest) != first && self.about.compares(&policy.input.name)
+        })
+    }
+
+    /// The names of the agents, each with its policy.
+    fn agents(&self) -> impl Iterator<Item = (String, &Policy)> {
+        let first = self.policies.first().map(|policy| (AGENT.to_owned(), policy));
+        let others = self.others().map(|policy| (policy.agent_name(), policy));
+        first.into_iter().chain(others).filter(|_| self.agent.is_some())
+    }
+
+    /// What the name of a model means; without one, the agent, or the first policy if there is none.
+    fn named(&self, name: Option<&str>) -> Result<Named<'_>, ApiError> {
+        let plain = name.map(|name| self.plain(name));
+        let is_meant = |known: &str| plain.is_none_or(|plain| plain == known);
+        // The first policy's agent has two names.
+        let first = self.policies.first().map(|policy| (policy.agent_name(), policy));
+        let agent = self.agent.as_ref().and_then(|ask| {
+            let (_, policy) = self.agents().chain(first).find(|(known, _)| is_meant(known))?;
+            Some(Named::Agent(ask, policy))
+        });
+        let policy = || self.policies.iter().find(|policy| is_meant(&policy.input.name));
+        agent.or_else(|| policy().map(Named::Policy)).ok_or_else(|| {
+            let name = name.unwrap_or_default();
+            let message = format!("there is no model \"{name}\"; there is {}", self.models().join(", "));
+            ApiError::new(StatusCode::NOT_FOUND, "model_not_found", message)
+        })
     }
 
     /// A name without the run's.
@@ -156,22 +204,31 @@ impl Service {
         self.run.as_ref().and_then(of_run).unwrap_or(name)
     }
 
-    async fn policy(&self, name: Option<&str>) -> Result<(&str, Arc<OpenPolicy>), ApiError> {
-        let found = match name {
-            None => self.policies.first(),
-            Some(name) => self.policies.iter().find(|policy| policy.input.name == self.plain(name)),
-        };
-        let Some(policy) = found else {
-            let name = name.unwrap_or_default();
-            let known: Vec<&str> = self.models().collect();
-            let message = format!("there is no model \"{name}\"; there is {}", known.join(", "));
-            return Err(ApiError::new(StatusCode::NOT_FOUND, "model_not_found", message));
-        };
+    /// The policy, which is loaded when it is first asked for.
+    async fn open(&self, policy: &Policy) -> Result<Arc<OpenPolicy>, ApiError> {
         let open = async || {
             let settings = AgentSettings { max_episode_tokens: usize::MAX, ..self.settings.clone() };
             OpenPolicy::open(&self.context, &policy.input, &settings).await.map(Arc::new)
         };
-        Ok((&policy.input.name, policy.open.get_or_try_init(open).await?.clone()))
+        Ok(policy.open.get_or_try_init(open).await?.clone())
+    }
+
+    /// The agent of a policy, which is made when it is first asked for; that of the first policy is there.
+    async fn agent(
+        &self,
+        AskServer { agent, tools, .. }: &AskServer,
+        policy: &Policy,
+    ) -> Result<Arc<Agent>, ApiError> {
+        if self.policies.first().is_some_and(|first| std::ptr::eq(first, policy)) {
+            return Ok(agent.clone());
+        }
+        let made = async || {
+            let open = self.open(policy).await?;
+            let open = OpenAgent::of(&self.context, &open, &policy.input, tools, &self.settings)?;
+            let (permit, keeper) = (agent.permit.clone(), self.keeper.clone());
+            Ok::<_, ApiError>(Arc::new(Agent::new(open, permit, keeper, &policy.agent_name(), &policy.input)))
+        };
+        Ok(policy.agent.get_or_try_init(made).await?.clone())
     }
 
     async fn chat(&self, body: Body) -> Result<Response, ApiError> {
@@ -187,7 +244,7 @@ impl Service {
         let tokens = self.admit(answers.cost())?;
         let is_done = AtomicBool::new(false);
         let progress = Arc::new(InProgress { metrics, begun, is_done, _permits: [permit, tokens] });
-        let place = Place(progress.clone());
+        let place = AnswerPermit(progress.clone());
         let mut response =
             respond(stream, head.with_log(self.log.clone()), answers, move |count| progress.done(count))
                 .await?;
@@ -220,13 +277,12 @@ impl Service {
 
     /// Prepares the answers to a request.
     async fn answers(&self, request: ChatRequest) -> Result<(Head, Answers), ApiError> {
-        let is_agent = request.model.as_deref().is_none_or(|name| self.plain(name) == AGENT);
-        Ok(match self.agent.as_ref().filter(|_| is_agent) {
-            Some(AskServer { agent, .. }) => {
+        Ok(match self.named(request.model.as_deref())? {
+            Named::Agent(ask, policy) => {
+                let agent = self.agent(ask, policy).await?;
                 request.refuse_for_agent()?;
-                let digest = self.policies.first().map(|policy| policy.input.digest.to_string());
-                let head = Head::new(&request, AGENT.into(), fingerprint(&digest.unwrap_or_default()));
-                let agent = agent.clone();
+                let Origin { model, policy, .. } = &agent.origin;
+                let head = Head::new(&request, model.clone(), fingerprint(policy));
                 // Before a stream begins.
                 let prompt = agent.prompt(&request.messages)?;
                 let answer = move |made| -> BoxFuture<'static, _> {
@@ -234,16 +290,16 @@ impl Service {
                 };
                 (head, Answers::Agent(Box::new(answer)))
             }
-            None => {
-                let (name, policy) = self.policy(request.model.as_deref()).await?;
-                let head = Head::new(&request, name.to_owned(), fingerprint(&policy.digest.to_string()));
+            Named::Policy(policy) => {
+                let (name, policy) = (&policy.input.name, self.open(policy).await?);
+                let head = Head::new(&request, name.clone(), fingerprint(&policy.digest.to_string()));
                 let choices = request.choices;
                 let kept = self.keeper.clone().map(|keeper| {
-                    let (model, policy) = (name.to_owned(), policy.digest.to_string());
+                    let (model, policy) = (name.clone(), policy.digest.to_string());
                     let origin = Origin { model, policy, tools: request.tools.clone() };
                     (keeper, origin, request.messages.clone())
                 });
-                let task = Box::new(Task::prepare(policy.model.clone(), request).await?);
+                let task = Box::new(SamplingTask::prepare(policy.model.clone(), request).await?);
                 let keep = kept.map(|(keeper, origin, messages)| -> Keep {
                     let prompt = task.prompt();
                     Box::new(move |message, tokens| {
@@ -267,7 +323,7 @@ impl Service {
     }
 
     fn list(&self) -> Value {
-        json!({"object": "list", "data": self.models().map(|id| self.model(id)).collect::<Vec<_>>()})
+        json!({"object": "list", "data": self.models().iter().map(|id| self.model(id)).collect::<Vec<_>>()})
     }
 
     fn model(&self, id: &str) -> Value {
@@ -286,6 +342,8 @@ impl Service {
         let file = page::path(parts.uri.path());
         let path = match parts.uri.path().trim_end_matches('/') {
             _ if file.is_some() => file.unwrap_or_default(),
+            "/about" => "/about",
+            "/check" => "/check",
             "/conversations" => "/conversations",
             "/v1/chat/completions" => "/v1/chat/completions",
             "/v1/models" => "/v1/models",
@@ -301,14 +359,12 @@ impl Service {
             (&Method::GET, "/v1/models/{model}") => {
                 let name = parts.uri.path().trim_end_matches('/').strip_prefix("/v1/models/");
                 let name = percent_decode_str(name.unwrap_or_default()).decode_utf8_lossy();
-                let known = Some(self.plain(&name)).filter(|name| self.has(name));
-                known.map(|name| Json(self.model(name)).into_response()).ok_or_else(|| {
-                    let message = format!("there is no model \"{name}\"");
-                    ApiError::new(StatusCode::NOT_FOUND, "model_not_found", message)
-                })
+                self.named(Some(&name)).map(|_| Json(self.model(self.plain(&name))).into_response())
             }
             (&Method::GET, path) if file.is_some() => page::file(path)
                 .ok_or_else(|| ApiError::new(StatusCode::NOT_FOUND, "not_found", "no such file")),
+            (&Method::GET, "/about") => Ok(Json(self.about()).into_response()),
+            (&Method::POST, "/check") => self.check(body).await.map(|found| Json(found).into_response()),
             (&Method::GET, "/conversations") => self.conversations().await,
             (&Method::GET, "/health") => Ok(Json(json!({"status": "ok"})).into_response()),
             (&Method::GET, "/metrics") => {
@@ -430,7 +486,7 @@ async fn in_session(sessions: McpSessions, request: Request, next: Next) -> Resu
         return Ok((StatusCode::BAD_REQUEST, Json(answer)).into_response());
     };
     let mut response = next.run(Request::from_parts(parts, body.into())).await;
-    response.extensions_mut().insert(Place(Arc::new(under_way)));
+    response.extensions_mut().insert(AnswerPermit(Arc::new(under_way)));
     Ok(response)
 }
 

@@ -8,10 +8,15 @@ use axum::{
 use crate::net::protect;
 
 /// Path, type and content of each file.
-const FILES: [(&str, &str, &str); 4] = [
+const FILES: [(&str, &str, &str); 9] = [
     ("/", "text/html; charset=utf-8", include_str!("page/index.html")),
+    ("/style.css", "text/css; charset=utf-8", include_str!("../web/page/style.css")),
     ("/page.css", "text/css; charset=utf-8", include_str!("page/page.css")),
+    ("/dom.js", "text/javascript; charset=utf-8", include_str!("../web/page/dom.js")),
+    ("/json.js", "text/javascript; charset=utf-8", include_str!("../web/page/json.js")),
     ("/page.js", "text/javascript; charset=utf-8", include_str!("page/page.js")),
+    ("/answer.js", "text/javascript; charset=utf-8", include_str!("page/answer.js")),
+    ("/kept.js", "text/javascript; charset=utf-8", include_str!("page/kept.js")),
     ("/icon.svg", "image/svg+xml", include_str!("../web/page/icon.svg")),
 ];
 

@@ -23,7 +23,7 @@ use super::{
 use crate::{
     hash::{Digest, Encoder},
     json::json_type,
-    traces,
+    recorded,
     usage::Prices,
 };
 
@@ -148,7 +148,7 @@ impl ParamType {
     /// Which files of a folder count in the key of a parameter of this type.
     pub fn wanted_in(self, folder: &Path) -> fn(&str) -> bool {
         match self {
-            Self::Paths => traces::is_wanted,
+            Self::Paths => recorded::is_wanted,
             _ => wanted_in(folder),
         }
     }

@@ -44,6 +44,10 @@ pub trait Rows: Send + Sync {
     /// Rows recorded by interrupted stages: this one, and others that differ only in those parameters and
     /// inputs.
     fn finished(&self) -> Result<BTreeMap<String, Vec<u8>>>;
+    /// A sentence for each damaged file among those that were read since the last call.
+    fn damage(&self) -> Vec<String> {
+        Vec::new()
+    }
     /// Records one finished row so that it survives a kill -9. An empty row was found in an earlier result.
     fn record(&self, name: &str, row: &[u8]) -> Result<()>;
     /// The file of this stage's last checkpoint, if an interrupted one left some.
@@ -128,6 +132,13 @@ impl Context {
     /// Whether the role is given.
     pub fn has(&self, role: &str) -> bool {
         self.inputs.contains_key(role)
+    }
+
+    /// Rows recorded by interrupted stages. Notes damaged ones.
+    pub fn finished_rows(&self) -> Result<BTreeMap<String, Vec<u8>>> {
+        let rows = self.rows.finished()?;
+        self.rows.damage().iter().for_each(|damage| self.observer.note(damage));
+        Ok(rows)
     }
 
     /// Where the card puts this output.

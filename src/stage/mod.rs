@@ -27,6 +27,7 @@ mod parts;
 pub mod policy;
 pub mod preflight;
 mod replay;
+mod replies;
 mod rollout;
 pub mod scenarios;
 mod scored_by;

@@ -381,7 +381,7 @@ mod tests {
         let open = "{\"task\": \"a\", \"split\": \"train\"}\n{\"task\": \"b\", \"split\": \"train\"}\n";
         let known = "{\"task\": \"c\", \"answer\": \"2\", \"split\": \"train\"}\n";
         let all = tasks(&format!("{open}{held_out}"));
-        let voted = "scenarios: attempts at the scenarios voted on all their answers, so an exam would measure agreement";
+        let voted = "scenarios: all expected answers of the scenarios are majority votes of attempts, so an exam would not measure right answers";
         for (port, expected) in [("train", &[voted][..]), ("dev", &[voted]), ("heldout", &[])] {
             let reads = [("policies", policy(100, None)), ("scenarios", all.outputs[port].clone())];
             check("eval", &reads, json!({}), expected);

@@ -2,7 +2,7 @@
 
 use std::{collections::BTreeMap, fmt::Write as _, path::Path};
 
-use arrow::datatypes::DataType;
+use arrow::datatypes::{DataType, Fields};
 
 use super::{
     Cards,
@@ -147,23 +147,28 @@ fn output((name, port): (&String, &Port)) -> String {
 fn table_section<T: Table>() -> String {
     let mut text =
         format!("\n## `{}`\n\n{}\n\n| column | type | |\n|---|---|---|\n", T::NAME, T::ABOUT.trim());
-    for field in T::schema().fields() {
-        let nullable = if field.is_nullable() { ", nullable" } else { "" };
-        let about = field.metadata().get("doc").map_or("", String::as_str);
-        _ = writeln!(
-            text,
-            "| `{}` | {}{nullable} | {} |",
-            field.name(),
-            type_name(field.data_type()),
-            cell(about)
-        );
-    }
+    columns(&mut text, "", T::schema().fields());
     text
+}
+
+/// A row for each column, and for each part of one behind it.
+fn columns(text: &mut String, whole: &str, fields: &Fields) {
+    for field in fields {
+        let nullable = if field.is_nullable() { ", nullable" } else { "" };
+        let about = cell(field.metadata().get("doc").map_or("", String::as_str));
+        let (name, kind) = (format!("{whole}{}", field.name()), field.data_type());
+        _ = writeln!(text, "| `{name}` | {}{nullable} | {about} |", type_name(kind));
+        let part = if let DataType::List(item) = kind { item.data_type() } else { kind };
+        if let DataType::Struct(fields) = part {
+            columns(text, &format!("{name}."), fields);
+        }
+    }
 }
 
 fn type_name(kind: &DataType) -> String {
     match kind {
         DataType::List(item) => format!("list of {}", type_name(item.data_type())),
+        DataType::Struct(_) => "struct".into(),
         DataType::Utf8 => "text".into(),
         DataType::Boolean => "bool".into(),
         other => other.to_string().to_lowercase(),

@@ -11,7 +11,7 @@ use std::{
 use serde_json::{Map, Value};
 
 use crate::{
-    data::{EpisodeRow, OutcomeRow, Step},
+    data::{EpisodeRow, Message, OutcomeRow, Role, Step},
     error::Result,
     eval,
     exec::{
@@ -29,7 +29,6 @@ use crate::{
     store::Store,
     view::{
         Iteration, Run, Stage,
-        conversation::{self, Message},
         curves::{self, Point},
         exam::{self, Exam},
     },
@@ -164,7 +163,7 @@ impl LogReader {
         let run = Run::of(&self.store, &history);
         let mut groups = Vec::new();
         for stage in run.stages.iter().filter(|stage| stage.iteration.is_none() && stage.state.is_done()) {
-            groups.push(self.group(&stage.id, &[stage], 0, || alone(&run, stage)));
+            groups.push(self.group(&stage.id, &[stage], 0, || alone(stage)));
         }
         for found in &run.loops {
             let mut steps = 0;
@@ -294,7 +293,7 @@ fn metric(prefix: &str, name: &str) -> String {
 }
 
 /// The entries of a stage outside loops.
-fn alone(run: &Run, stage: &Stage) -> (usize, Vec<Entry>) {
+fn alone(stage: &Stage) -> (usize, Vec<Entry>) {
     let at_ms = stage.ended_ms.unwrap_or_default();
     let steps: Vec<Step> = stage.table().unwrap_or_default();
     let mut entries = step_entries(&stage.id, stage, &steps, 0);
@@ -303,7 +302,7 @@ fn alone(run: &Run, stage: &Stage) -> (usize, Vec<Entry>) {
         values.add(metric(&format!("stages/{}", stage.id), name), Some(*value));
     }
     values.add(format!("stages/{}/seconds", stage.id), stage.any_seconds());
-    let found = exam::exam(run, stage).ok();
+    let found = exam::exam(stage).ok();
     if let Some(found) = &found {
         exam_scalars(&stage.id, found, &mut values);
     }
@@ -331,7 +330,7 @@ fn of_iteration(
     let mut values = Scalars::default();
     point_scalars(in_loop, &point, stages, &mut values);
     let found: Vec<(&str, Exam)> =
-        stages.iter().filter_map(|stage| Some((stage.own_name(), exam::exam(run, stage).ok()?))).collect();
+        stages.iter().filter_map(|stage| Some((stage.own_name(), exam::exam(stage).ok()?))).collect();
     for (name, found) in &found {
         exam_scalars(&format!("{in_loop}_{name}"), found, &mut values);
     }
@@ -474,6 +473,21 @@ fn exam_text(name: &str, found: &Exam, at_ms: u64, axis: Axis, step: u64) -> Ent
     Entry { at_ms, axis, step, content }
 }
 
+/// Removes what looks like a secret from the texts of a message.
+fn conceal(message: &mut Message) {
+    let Message { text, name, reasoning, calls, .. } = message;
+    for call in calls.iter_mut() {
+        let mut arguments = Value::Object(std::mem::take(&mut call.arguments));
+        secret::conceal(&mut arguments);
+        call.arguments = arguments.as_object_mut().map(std::mem::take).unwrap_or_default();
+    }
+    let names = calls.iter_mut().map(|call| &mut call.name);
+    for text in [text].into_iter().chain(name).chain(reasoning).chain(names) {
+        let shown = secret::concealed(text).into_owned();
+        *text = shown;
+    }
+}
+
 /// The first right and the first wrong episode, by tag.
 fn example_texts(in_loop: &str, iteration: u32, stage: &Stage) -> BTreeMap<String, (String, Vec<Message>)> {
     let mut texts = BTreeMap::new();
@@ -482,9 +496,9 @@ fn example_texts(in_loop: &str, iteration: u32, stage: &Stage) -> BTreeMap<Strin
         let Some(row) = outcomes.iter().position(|row| row.correct == Some(correct)) else { continue };
         let read = stage.table_part::<EpisodeRow>(&BTreeSet::from([row])).ok();
         let Some(episode) = read.and_then(|mut rows| rows.pop()) else { continue };
-        let mut messages = conversation::conversation(&episode);
-        messages.iter_mut().for_each(Message::conceal);
-        messages.retain(|message| message.role != "system");
+        let mut messages = episode.messages.clone();
+        messages.iter_mut().for_each(conceal);
+        messages.retain(|message| message.role != Role::System);
         let page = Document {
             title: format!("{in_loop}, iteration {iteration}: an episode with the {name} answer"),
             subtitle: format!("{}, family {}", episode.scenario_id, episode.family),

@@ -12,7 +12,7 @@ use rusqlite::{Connection, TransactionBehavior, params};
 use serde_json::{Map, Value, json};
 
 use super::{Log, Sink, TrackError, log::Content};
-use crate::{plan::TrackioSpec, view::conversation::Message};
+use crate::{data::Message, plan::TrackioSpec};
 
 /// Writes a run into a project's database.
 pub struct Trackio {
@@ -118,7 +118,7 @@ fn write(path: &Path, log: &Log) -> rusqlite::Result<()> {
                 }
                 Content::Text { tag, messages, .. } if !messages.is_empty() => {
                     let trace = format!("{id}:{step}:{tag}");
-                    let messages: Value = messages.iter().map(message).collect();
+                    let messages: Value = messages.iter().map(Message::openai).collect();
                     let metadata = json!({ "iteration": step });
                     let search = format!("{trace} {tag} {messages}").to_lowercase();
                     traces.execute(params![
@@ -143,32 +143,6 @@ fn write(path: &Path, log: &Log) -> rusqlite::Result<()> {
         }
     }
     all.commit()
-}
-
-/// In the form of OpenAI's API.
-fn message(message: &Message) -> Value {
-    let mut shown = json!({ "role": message.role, "content": message.text });
-    if let Some(reasoning) = &message.reasoning {
-        shown["reasoning_content"] = reasoning.as_str().into();
-    }
-    if let Some(id) = &message.call_id {
-        shown["tool_call_id"] = id.as_str().into();
-    }
-    if let Some(tool) = &message.tool {
-        shown["name"] = tool.as_str().into();
-    }
-    let calls: Vec<Value> = message
-        .calls
-        .iter()
-        .map(|call| {
-            let function = json!({ "name": call.tool, "arguments": call.arguments });
-            json!({ "id": call.id, "type": "function", "function": function })
-        })
-        .collect();
-    if !calls.is_empty() {
-        shown["tool_calls"] = calls.into();
-    }
-    shown
 }
 
 /// `2026-11-23T03:29:14.601+00:00`

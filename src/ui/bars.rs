@@ -8,6 +8,7 @@ use parking_lot::Mutex;
 use super::{
     display::RunDisplay,
     gauge::{self, LoopProgress},
+    style::harmless,
 };
 use crate::progress::{SharedProgress, now_ms};
 
@@ -88,7 +89,8 @@ impl RunDisplay for Bars {
 
 /// Rendered on each tick, so that it fits a terminal whose width changes.
 fn style(line: impl Fn(usize) -> String + Clone + Send + Sync + 'static) -> ProgressStyle {
-    let line = move |_: &ProgressState, out: &mut dyn Write| _ = out.write_str(&line(terminal_columns()));
+    let line =
+        move |_: &ProgressState, out: &mut dyn Write| _ = out.write_str(&harmless(&line(terminal_columns())));
     ProgressStyle::with_template("{spinner} {line}")
         .unwrap_or_else(|_| ProgressStyle::default_spinner())
         .with_key("line", line)

@@ -30,7 +30,7 @@ pub fn diff_text(old: &Side<'_>, new: &Side<'_>, found: &[Difference], alike: us
     let mut results = Vec::new();
     for (which, side) in [("old", old), ("new", new)] {
         let headline =
-            side.run.headline().map(|found| format!("success {}  ({})", success(&found), found.stage));
+            side.run.headline.as_ref().map(|found| format!("success {}  ({})", success(found), found.stage));
         let verdicts = side.verdicts.iter().flat_map(|verdict| verdict.lines()).map(str::to_owned);
         results.extend(headline.into_iter().chain(verdicts).map(|line| (which.to_owned(), line)));
     }
@@ -214,6 +214,8 @@ mod tests {
             resample: Vec::new(),
             until: Vec::new(),
             unreadable: None,
+            headline: None,
+            training: None,
             nodes: Vec::new(),
         }
     }
@@ -270,12 +272,12 @@ mod tests {
 
         train: 8 of 32 iterations that differ
           iteration  success
-          1          2 % → 12 %
-          5          12 % → 22 %
-          9          22 % → 32 %
+          1          3 % → 13 %
+          5          13 % → 23 %
+          9          23 % → 33 %
           14         35 % → 45 %
           18         45 % → 55 %
-          23         57 % → 68 %
+          23         58 % → 68 %
           27         68 % → 78 %
           32         80 % → 90 %
 

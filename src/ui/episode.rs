@@ -70,7 +70,7 @@ fn said(message: &Message) -> Vec<String> {
         let failed = message.error.as_ref().map(|error| format!("failed ({error}): ")).unwrap_or_default();
         return vec![format!("  ←       {failed}{}", shown(content.unwrap_or("nothing"), RESULT))];
     }
-    let who = match message.role.as_str() {
+    let who = match message.role {
         "assistant" => "says    ",
         "user" => "user    ",
         role => role,
@@ -132,12 +132,12 @@ mod tests {
     use serde_json::json;
 
     use super::*;
-    use crate::view::episode::{Clipped, Task};
+    use crate::view::episode::{Clipped, EpisodeTask};
 
     #[test]
     fn a_wrong_episode_says_what_is_wrong_or_which_limit_ended_it() {
         let of = |end: &str, answer: Option<&str>, unmet: &[&str]| {
-            let task = Task {
+            let task = EpisodeTask {
                 task: Clipped { text: "t".into(), bytes: 1 },
                 answer: None,
                 check: "text".into(),
@@ -146,6 +146,7 @@ mod tests {
             };
             outcome(&EpisodeDetails {
                 episode: json!({"end": end, "answer": answer, "correct": false}),
+                answer: None,
                 task: Some(task),
                 messages: Vec::new(),
                 unmet: unmet.iter().map(|text| (*text).to_owned()).collect(),

@@ -9,7 +9,7 @@ use crate::{
         history::{Headline, NodeHistory, RunHistory, StageHistory, Stages, Written},
     },
     store::Cost,
-    text::start_of,
+    text::{percent, start_of},
 };
 
 /// Width of a list of runs in columns.
@@ -24,7 +24,7 @@ pub fn runs_text(runs: &[RunHistory]) -> String {
             run.id.clone(),
             state(run.state).to_owned(),
             run.seed.map(|seed| seed.to_string()).unwrap_or_default(),
-            run.headline().map(|headline| success(&headline)).unwrap_or_default(),
+            run.headline.as_ref().map(success).unwrap_or_default(),
             human::seconds(run.seconds),
             run.count(StageOutcome::Ran).to_string(),
             run.count(StageOutcome::Cached).to_string(),
@@ -48,16 +48,12 @@ pub fn runs_text(runs: &[RunHistory]) -> String {
     text
 }
 
-/// `38 % → 94 %`: the success rates of the baseline and of the last policy. `61 % (new 55 %)` in training.
+/// `38 % → 94 % [91, 96]`: the success rates of the baseline and of the last policy, with the interval of this one.
 pub fn success(headline: &Headline) -> String {
-    let success = human::percent(headline.success);
-    match headline.baseline {
-        Some(baseline) => format!("{} → {success}", human::percent(baseline)),
-        None => {
-            let new = headline.success_new.map(|new| format!(" (new {})", human::percent(new)));
-            success + &new.unwrap_or_default()
-        }
-    }
+    let Headline { baseline, success, interval, .. } = headline;
+    let baseline = baseline.map(|baseline| format!("{} → ", human::percent(baseline)));
+    let interval = interval.map(|[low, high]| format!(" [{}, {}]", percent(low, 0), percent(high, 0)));
+    baseline.unwrap_or_default() + &human::percent(*success) + &interval.unwrap_or_default()
 }
 
 /// The overrides of the run file as `run` arguments, in lines that fit.
@@ -170,6 +166,7 @@ pub fn stage_text(run: &RunHistory, stage: &StageHistory) -> String {
     let usage = Some(human::usage(&cost)).filter(|usage| !usage.is_empty());
     let lines = node.key.iter().map(|key| format!("key {key}"));
     let lines = lines.chain(node.error.iter().map(|error| format!("error: {error}")));
+    let lines = lines.chain(node.hint.iter().map(|hint| format!("hint: {hint}")));
     let lines = lines.chain(usage.map(|usage| format!("usage: {usage}")));
     let lines = lines.chain(node.reasons.iter().map(|reason| format!("because {reason}")));
     let lines = lines.chain(node.notes.iter().map(|note| format!("note: {note}")));

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use crate::{eval::points, store::Cost};
+use crate::{eval::points, store::Cost, text};
 
 /// `850 ms`, `12.3 s`, `4 min 10 s`.
 pub fn seconds(seconds: f64) -> String {
@@ -74,7 +74,7 @@ pub fn metric(name: &str, value: f64) -> String {
 
 /// `61 %`.
 pub fn percent(share: f64) -> String {
-    format!("{:.0} %", 100.0 * share)
+    format!("{} %", text::percent(share, 0))
 }
 
 /// `630.2M`.

@@ -34,11 +34,12 @@ pub use verdict::verdict_text;
 
 use log::Level;
 use serde_json::Value;
-use style::{ERROR, FAINT, HINT, NOTE, paint, shown};
+use style::{ERROR, FAINT, HINT, NOTE, harmless, paint, shown};
 
 use crate::{
     error::{Diagnostic, Failure, Reported},
     plan::Problem,
+    secret,
 };
 
 /// A problem with a hint.
@@ -88,6 +89,10 @@ impl Printer {
     pub fn data(self, text: &str) {
         let mut out = std::io::stdout().lock();
         let text = format!("{}\n", text.trim_end());
+        let text = match self.format {
+            OutputFormat::Json => text.into(),
+            OutputFormat::Human => harmless(&text),
+        };
         _ = out.write_all(shown(&text, &out).as_bytes());
     }
 
@@ -126,7 +131,7 @@ impl Printer {
         };
         // Standard error is not buffered, so one write is one system call.
         let mut err = std::io::stderr().lock();
-        _ = err.write_all(shown(&format!("{text}\n"), &err).as_bytes());
+        _ = err.write_all(style::message(&format!("{text}\n"), &err).as_bytes());
     }
 
     pub fn note(self, note: &Problem) {
@@ -145,6 +150,7 @@ impl Printer {
             if !problems.is_empty() {
                 error["error"]["problems"] = problems.into();
             }
+            secret::conceal(&mut error);
             _ = writeln!(std::io::stderr(), "{error}");
             return;
         }

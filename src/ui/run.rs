@@ -96,7 +96,7 @@ impl RunView {
     pub fn line(&self, what: &str, stage: &str, text: &str) {
         self.state.lock().has_begun = true;
         self.flush();
-        self.display.line(&style::shown(&line(what, stage, text), &std::io::stderr()));
+        self.display.line(&style::message(&line(what, stage, text), &std::io::stderr()));
     }
 
     /// Shows the progress that another process reports, of exactly these stages.
@@ -124,7 +124,7 @@ impl RunView {
         match self.printer.format {
             _ if text.is_empty() => {}
             OutputFormat::Json => self.printer.data(&text),
-            OutputFormat::Human => self.display.line(&style::shown(&text, &std::io::stderr())),
+            OutputFormat::Human => self.display.line(&style::message(&text, &std::io::stderr())),
         }
     }
 }
@@ -174,7 +174,7 @@ impl Listener for RunView {
         // A warning is shown even if there is nothing to do.
         if let (Event::Finding { .. }, OutputFormat::Human, Some(text)) = (event, self.printer.format, &text)
         {
-            self.display.line(&style::shown(text, &std::io::stderr()));
+            self.display.line(&style::message(text, &std::io::stderr()));
             return;
         }
         let is_idle = state.iterations.is_idle(event);

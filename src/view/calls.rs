@@ -10,34 +10,18 @@ use crate::{
     data::{Call, EpisodeRow, OutcomeRow, Tool, calls},
 };
 
-/// The calls of a stage's episodes.
-#[derive(Debug, Clone, Serialize)]
-pub struct Calls {
-    pub calls: Vec<Call>,
-    /// Whether the stage is older than the table `calls`, so they were derived from the conversations.
-    pub derived: bool,
-    /// Errors of the server that old conversations do not mark.
-    pub unmarked_errors: u32,
-}
-
-/// The calls of a stage that played episodes.
+/// The calls of a stage that played episodes, from its table of them or from the conversations.
 ///
 /// # Errors
-/// If neither the calls nor the episodes are there.
-pub fn of_stage(run: &Run, stage: &Stage) -> Result<Calls, Missing> {
+/// If neither is there.
+pub fn of_stage(run: &Run, stage: &Stage) -> Result<Vec<Call>, Missing> {
     if let Ok(calls) = stage.table() {
-        return Ok(Calls { calls, derived: false, unmarked_errors: 0 });
+        return Ok(calls);
     }
     let episodes: Vec<EpisodeRow> = stage.table()?;
     let toolbox = run.tools(stage).ok().and_then(|tools| Toolbox::new(&tools).ok());
     let unchecked = toolbox.map(|toolbox| toolbox.unchecked()).unwrap_or_default();
-    let mut found = Calls { calls: Vec::new(), derived: true, unmarked_errors: 0 };
-    for episode in &episodes {
-        let calls = calls::calls(&episode.into(), &unchecked);
-        found.unmarked_errors += calls::unmarked_errors(episode.tool_errors, &calls);
-        found.calls.extend(calls);
-    }
-    Ok(found)
+    Ok(episodes.iter().flat_map(|episode| calls::calls(&episode.into(), &unchecked)).collect())
 }
 
 /// What became of a tool's calls.

@@ -5,12 +5,9 @@
 use serde::Serialize;
 use serde_json::{Map, Value};
 
-use super::{
-    conversation,
-    episodes::{EpisodeTable, IndexedEpisode, rewards_of, row_json},
-};
+use super::episodes::{EpisodeTable, IndexedEpisode, rewards_of, row_json};
 use crate::{
-    data::{self, DataError, EpisodeRow, Label, Tool},
+    data::{self, CallError, DataError, EpisodeRow, Label, MessageCall, Role, Tool},
     judge::truth::{self, Evidence},
 };
 
@@ -52,14 +49,14 @@ pub struct Call {
 /// A message of a conversation.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct Message {
-    pub role: String,
+    pub role: &'static str,
     /// The tool that a result is of.
     pub name: Option<String>,
     pub content: Option<Clipped>,
     pub reasoning: Option<Clipped>,
     pub calls: Vec<Call>,
     /// Of a result: why the call failed, as in the table `calls`.
-    pub error: Option<String>,
+    pub error: Option<&'static str>,
     /// Of a result whose middle the policy did not see: the size of the whole, in bytes.
     pub clipped_from: Option<u64>,
 }
@@ -82,7 +79,7 @@ pub struct JudgeReward {
 
 /// The scenario of an episode, as far as it is in the cache.
 #[derive(Debug, Clone, PartialEq, Serialize)]
-pub struct Task {
+pub struct EpisodeTask {
     pub task: Clipped,
     pub answer: Option<String>,
     pub check: String,
@@ -95,7 +92,9 @@ pub struct Task {
 pub struct EpisodeDetails {
     /// As in the table of episodes.
     pub episode: Value,
-    pub task: Option<Task>,
+    /// Its whole answer, of which a row has the start.
+    pub answer: Option<Clipped>,
+    pub task: Option<EpisodeTask>,
     pub messages: Vec<Message>,
     /// What keeps it from being right, if it is wrong: its answer, or which checks.
     pub unmet: Vec<String>,
@@ -119,7 +118,7 @@ pub fn episode(
     let id = &found.summary.id;
     let of =
         |id: &str| labels.iter().find(|label| label.stage == table.source.stage && label.trajectory_id == id);
-    let task = table.scenarios.get(&found.summary.scenario_id).map(|scenario| Task {
+    let task = table.scenarios.get(&found.summary.scenario_id).map(|scenario| EpisodeTask {
         task: Clipped::new(scenario.task.clone()),
         answer: scenario.answer.clone(),
         check: scenario.check.clone(),
@@ -134,7 +133,7 @@ pub fn episode(
     });
     let group = table.group(&found.summary).into_iter().map(|row| {
         let other = &table.episodes[row];
-        row_json(table, other, of(&other.summary.id))
+        row_json(table, row, of(&other.summary.id))
     });
     let read = read(table, row)?;
     let scenario = table.scenarios.get(&found.summary.scenario_id);
@@ -143,10 +142,11 @@ pub fn episode(
         truth::unmet(scenario, Evidence { answer: answer.as_deref(), messages, state: state.as_ref() })
     });
     Ok(EpisodeDetails {
-        episode: row_json(table, found, of(id)),
+        episode: row_json(table, row, of(id)),
+        answer: read.as_ref().and_then(|read| read.answer.clone()).map(Clipped::new),
         task,
         unmet: unmet.unwrap_or_default(),
-        messages: shown(read.map(whole_messages).unwrap_or_default()),
+        messages: shown(read.map(|row| row.messages).unwrap_or_default()),
         rewards: rewards.collect(),
         trained_by: table.source.update.as_ref().map(|update| update.stage.clone()),
         group: group.collect(),
@@ -164,16 +164,6 @@ fn read(table: &EpisodeTable, row: usize) -> Result<Option<EpisodeRow>, DataErro
     Ok(data::read_part::<EpisodeRow>(&table.source.path, Some(&[row]))?.pop())
 }
 
-/// The messages of an episode. A column that is no JSON array is shown as one message.
-fn whole_messages(row: EpisodeRow) -> Vec<conversation::Message> {
-    let messages = conversation::conversation(&row);
-    if messages.is_empty() && !row.messages.is_empty() {
-        let (role, text) = ("unreadable".to_owned(), row.messages);
-        return vec![conversation::Message { role, text, ..conversation::Message::default() }];
-    }
-    messages
-}
-
 /// A text as it is; other JSON as formatted text.
 fn formatted(json: &str) -> String {
     match serde_json::from_str(json) {
@@ -184,19 +174,19 @@ fn formatted(json: &str) -> String {
 }
 
 /// Messages with their long texts cut.
-pub fn shown(messages: Vec<conversation::Message>) -> Vec<Message> {
-    let call = |call: conversation::MadeCall| Call {
-        name: call.tool,
-        arguments: Clipped::new(formatted(&call.arguments)),
+pub fn shown(messages: Vec<data::Message>) -> Vec<Message> {
+    let call = |call: MessageCall| Call {
+        arguments: Clipped::new(formatted(&call.arguments_json())),
+        name: call.name,
     };
-    let message = |message: conversation::Message| Message {
-        role: message.role,
-        name: message.tool.filter(|name| !name.is_empty()),
+    let message = |message: data::Message| Message {
+        role: message.role.name(),
+        error: message.error().map(CallError::name),
+        clipped_from: message.clipped_from(),
+        name: message.name.filter(|name| message.role == Role::Tool && !name.is_empty()),
         content: (!message.text.is_empty()).then(|| Clipped::new(message.text)),
         reasoning: message.reasoning.map(Clipped::new),
         calls: message.calls.into_iter().map(call).collect(),
-        error: message.error,
-        clipped_from: message.bytes.filter(|_| message.clipped),
     };
     messages.into_iter().map(message).collect()
 }
@@ -232,13 +222,13 @@ pub fn part(
     part: &TextPart,
     from: usize,
 ) -> Result<Option<Clipped>, DataError> {
-    let messages = read(table, row)?.map(whole_messages).unwrap_or_default();
+    let messages = read(table, row)?.map(|row| row.messages).unwrap_or_default();
     Ok(part_of(messages, message, part, from))
 }
 
 /// As [`part`], of these messages.
 pub fn part_of(
-    mut messages: Vec<conversation::Message>,
+    mut messages: Vec<data::Message>,
     message: usize,
     part: &TextPart,
     from: usize,
@@ -247,7 +237,7 @@ pub fn part_of(
     let text = match part {
         TextPart::Content => found.text,
         TextPart::Reasoning => found.reasoning?,
-        TextPart::Call(number) => formatted(&found.calls.get(*number)?.arguments),
+        TextPart::Call(number) => formatted(&found.calls.get(*number)?.arguments_json()),
     };
     let from = boundary(&text, from);
     let end = boundary(&text, from.saturating_add(PART));

@@ -3,6 +3,7 @@
 //! The index has no tokens. Conversations are read for a search in their texts, and kept in memory up to a bound.
 
 use std::{
+    borrow::Cow,
     cmp::Ordering,
     collections::{BTreeMap, HashMap},
     path::{Path, PathBuf},
@@ -18,10 +19,11 @@ use rayon::{iter::Either, prelude::*};
 use serde::Serialize;
 use serde_json::{Map, Value};
 
-use super::{Artifact, Run, Stage, conversation::texts_of};
+use super::{Artifact, Run, Stage};
 use crate::{
     data::{
-        self, DataError, End, EpisodeMessages, GroupKey, Label, OutcomeRow, Reward, RewardValue, Scenario,
+        self, DataError, End, EpisodeMessages, GroupKey, Label, Message, OutcomeRow, Reward, RewardValue,
+        Scenario,
     },
     grpo::{Advantage, NoSignal, Scale, ScoredRollout, advantages},
     hash::Digest,
@@ -186,6 +188,21 @@ impl Texts {
         let start = row.checked_sub(1).map_or(0, |before| self.ends[before]);
         self.ends.get(row).map_or("", |end| &self.all[start..*end])
     }
+}
+
+/// What a search looks at: texts, reasoning, names and arguments of calls.
+pub fn texts_of(messages: &[Message]) -> String {
+    let mut all = String::new();
+    for message in messages {
+        let of_calls =
+            message.calls.iter().flat_map(|call| [call.name.as_str().into(), call.arguments_json().into()]);
+        let texts = [Some(&message.text), message.reasoning.as_ref()].into_iter().flatten();
+        for text in texts.map(|text| Cow::from(text.as_str())).chain(of_calls) {
+            all.push_str(&text);
+            all.push('\n');
+        }
+    }
+    all
 }
 
 impl EpisodeTable {
@@ -413,6 +430,8 @@ pub struct Filter {
     pub end: Option<String>,
     pub tool: Option<String>,
     pub outcome: Option<OutcomeFilter>,
+    /// What it teaches: `gradient`, or why it has no advantage, as [`NoSignal`] is written; several with commas.
+    pub signal: Option<String>,
     pub least_reward: Option<f64>,
     pub most_reward: Option<f64>,
     /// A text in the conversation, in any case.
@@ -495,15 +514,8 @@ impl Episodes {
     /// # Errors
     /// If conversations cannot be read for a search.
     pub fn page(&self, filter: &Filter, spec: &PageSpec, labels: &[Label]) -> Result<Page<'_>, DataError> {
-        let mut rows: Vec<(u32, u32)> = Vec::new();
-        let labelled: HashMap<(&str, &str), &Label> = labels
-            .iter()
-            .map(|label| ((label.stage.as_str(), label.trajectory_id.as_str()), label))
-            .collect();
-        for (place, table) in self.tables.iter().enumerate() {
-            let matching = self.matching(table, filter, &labelled)?;
-            rows.extend(matching.into_iter().map(|row| (place as u32, row)));
-        }
+        let rows = self.rows(filter, spec, labels)?;
+        let labelled = by_episode(labels);
         let episode = |(place, row): (u32, u32)| &self.tables[place as usize].episodes[row as usize];
         let (mut right, mut known, mut sum, mut judged) = (0_usize, 0_usize, 0.0, 0_usize);
         for row in &rows {
@@ -513,16 +525,13 @@ impl Episodes {
             judged += usize::from(found.reward.is_some());
             sum += found.reward.map_or(0.0, f64::from);
         }
-        if let Some(sort) = spec.sort {
-            self.sort(&mut rows, sort, spec.descending);
-        }
         let mean = |sum: f64, of: usize| (of > 0).then(|| sum / of as f64);
         let shown = rows.iter().skip(spec.offset).take(spec.limit);
         let shown = shown.map(|(place, row)| {
             let table = &self.tables[*place as usize];
             let found = episode((*place, *row));
             let key = (table.source.stage.as_str(), found.summary.id.as_str());
-            row_json(table, found, labelled.get(&key).copied())
+            row_json(table, *row as usize, labelled.get(&key).copied())
         });
         Ok(Page {
             total: self.tables.iter().map(|table| table.episodes.len()).sum(),
@@ -534,6 +543,25 @@ impl Episodes {
             facets: &self.facets,
             unavailable: &self.unavailable,
         })
+    }
+
+    /// All episodes that pass a filter, sorted: the place of the table, and the row in it.
+    pub(super) fn rows(
+        &self,
+        filter: &Filter,
+        order: &PageSpec,
+        labels: &[Label],
+    ) -> Result<Vec<(u32, u32)>, DataError> {
+        let labelled = by_episode(labels);
+        let mut rows: Vec<(u32, u32)> = Vec::new();
+        for (place, table) in self.tables.iter().enumerate() {
+            let matching = self.matching(table, filter, &labelled)?;
+            rows.extend(matching.into_iter().map(|row| (place as u32, row)));
+        }
+        if let Some(sort) = order.sort {
+            self.sort(&mut rows, sort, order.descending);
+        }
+        Ok(rows)
     }
 
     /// The rows of a table that pass a filter.
@@ -566,6 +594,7 @@ impl Episodes {
                 OutcomeFilter::Labelled => labelled.contains_key(&(&table.source.stage, &summary.id)),
             });
             outcome
+                && filter.signal.as_ref().is_none_or(|wanted| is_signal(wanted, found.advantage))
                 && is(&filter.split, &summary.split)
                 && is(&filter.family, &summary.family)
                 && is(&filter.end, &summary.end)
@@ -622,6 +651,20 @@ impl Episodes {
     }
 }
 
+fn by_episode(labels: &[Label]) -> HashMap<(&str, &str), &Label> {
+    labels.iter().map(|label| ((label.stage.as_str(), label.trajectory_id.as_str()), label)).collect()
+}
+
+/// Whether an episode is one of these: `gradient`, `zero_variance`.
+fn is_signal(wanted: &str, advantage: Option<Advantage>) -> bool {
+    let Some(advantage) = advantage else { return false };
+    let name = match advantage {
+        Ok(_) => Value::from("gradient"),
+        Err(reason) => serde_json::json!(reason),
+    };
+    wanted.split(',').any(|wanted| name == wanted)
+}
+
 /// Sorts by keys that are read once: an episode is large, and each comparison would fetch two of them. Equal keys keep their
 /// order.
 fn sort_by_key<T: Copy, K>(rows: &mut [T], key: impl Fn(&T) -> K, order: impl Fn(&K, &K) -> Ordering) {
@@ -640,10 +683,12 @@ fn lower_case(text: &str) -> String {
 }
 
 /// An episode as a row for the page.
-pub fn row_json(table: &EpisodeTable, found: &IndexedEpisode, label: Option<&Label>) -> Value {
+pub fn row_json(table: &EpisodeTable, place: usize, label: Option<&Label>) -> Value {
+    let found = &table.episodes[place];
     let row = &found.summary;
     serde_json::json!({
         "id": row.id,
+        "row": place,
         "stage": table.source.stage,
         "iteration": table.iteration,
         "scenario": row.scenario_id,

@@ -6,8 +6,8 @@ use serde::Serialize;
 
 use super::{Missing, Run, Stage};
 use crate::{
-    data::{EpisodeMessages, OutcomeRow, Scenario, VerdictRow, policy_parts},
-    eval::{self, Finding, Headline, Mode},
+    data::{self, EpisodeMessages, OutcomeRow, Scenario, VerdictRow, first_of_user, policy_parts},
+    eval::{self, Finding, Headline, Mode, Sentence},
 };
 
 /// A stage that compares policies.
@@ -18,16 +18,32 @@ pub struct Exam {
     pub policies: Vec<String>,
     /// The mode that the verdict reports: `greedy` or `sampled`.
     pub mode: String,
-    /// A sentence for each comparison, and which policy to use.
-    pub sentences: String,
+    /// A sentence for each comparison.
+    pub sentences: Vec<Sentence>,
     /// What the verdict comes down to.
     pub headline: Option<Headline>,
     pub rows: Vec<Row>,
-    /// The scenarios of every compared policy, if the episodes are in the cache.
-    pub pairs: Result<Vec<Pair>, Missing>,
 }
 
 impl Exam {
+    /// What its rows over all tasks count.
+    pub fn counted(&self) -> Counted {
+        Counted::of(self.rows.iter().map(|row| &row.row))
+    }
+
+    /// The scenarios of every compared policy. Reads the episodes.
+    ///
+    /// # Errors
+    /// If they are not in the cache.
+    pub fn pairs(&self, run: &Run) -> Result<Vec<Pair>, Missing> {
+        let stage = run.stage(&self.stage).ok_or(Missing::NotWritten)?;
+        let episodes = stage.table::<OutcomeRow>()?;
+        let scenarios = run.scenarios(stage).unwrap_or_default();
+        let mut pairs = pairs(self.counted(), &by_policy(stage, &self.policies, &episodes), &scenarios);
+        add_tasks(stage, &mut pairs);
+        Ok(pairs)
+    }
+
     /// The verdict's rows of this scope in the reported mode.
     pub fn rows_of<'e>(&'e self, scope: &'e str) -> impl DoubleEndedIterator<Item = &'e VerdictRow> {
         let rows = self.rows.iter().map(|row| &row.row);
@@ -40,8 +56,9 @@ impl Exam {
 pub struct Row {
     #[serde(flatten)]
     pub row: VerdictRow,
-    /// `better`, `no measurable gain` or `worse`.
-    pub finding: Option<&'static str>,
+    pub finding: Option<Finding>,
+    /// Whether the rows over all tasks count its tasks: not those of trained cases in other words, if there are others.
+    pub is_counted: bool,
 }
 
 /// What became of a scenario.
@@ -75,6 +92,8 @@ pub struct Pair {
     pub scenario: String,
     pub family: String,
     pub split: String,
+    /// Whether the rows over all tasks count it.
+    pub is_counted: bool,
     /// None if the scenarios are not in the cache.
     pub task: Option<String>,
     pub expected: Option<String>,
@@ -103,25 +122,24 @@ pub struct Side {
 
 /// The comparisons of a run, in its order.
 pub fn exams(run: &Run) -> Vec<Exam> {
-    run.writers("verdict").filter_map(|stage| exam(run, stage).ok()).collect()
+    run.writers("verdict").filter_map(|stage| exam(stage).ok()).collect()
 }
 
 /// The comparison of one stage.
 ///
 /// # Errors
 /// If its verdict is not there.
-pub fn exam(run: &Run, stage: &Stage) -> Result<Exam, Missing> {
+pub fn exam(stage: &Stage) -> Result<Exam, Missing> {
     let rows: Vec<VerdictRow> = stage.table()?;
     let policies = policies(&rows);
     let mode = eval::reported_mode(&rows).to_owned();
-    let pairs = stage.table::<OutcomeRow>().map(|episodes| {
-        let scenarios = run.scenarios(stage).unwrap_or_default();
-        let mut pairs = pairs(&rows, &mode, &by_policy(stage, &policies, &episodes), &scenarios);
-        add_tasks(stage, &mut pairs);
-        pairs
-    });
-    let (sentences, headline) = (eval::text(&rows), eval::headline(&rows));
-    let row = |row: VerdictRow| Row { finding: Finding::of(&row).map(Finding::label), row };
+    let counted = Counted::of(rows.iter());
+    let (sentences, headline) = (eval::comparison(&rows), eval::headline(&rows));
+    let row = |row: VerdictRow| Row {
+        finding: Finding::of(&row),
+        is_counted: row.scope != "split" || counted.split(&row.slice),
+        row,
+    };
     Ok(Exam {
         stage: stage.id.clone(),
         policies,
@@ -129,7 +147,6 @@ pub fn exam(run: &Run, stage: &Stage) -> Result<Exam, Missing> {
         sentences,
         headline,
         rows: rows.into_iter().map(row).collect(),
-        pairs,
     })
 }
 
@@ -174,10 +191,43 @@ pub fn by_policy<'e>(
     of
 }
 
-/// How an episode of an exam was sampled: with greedy decoding, sample 0 is the greedy episode.
-pub fn mode_of_sample<'r>(rows: impl IntoIterator<Item = &'r VerdictRow>, sample: u32) -> Mode {
-    let has_greedy = rows.into_iter().any(|row| row.mode == Mode::Greedy.name());
-    if has_greedy && sample == 0 { Mode::Greedy } else { Mode::Sampled }
+/// What the rows over all tasks of a verdict count. Whatever counts failures takes them from here.
+#[derive(Debug, Clone, Copy)]
+pub struct Counted {
+    mode: Mode,
+    has_greedy: bool,
+    /// Whether tasks of trained cases are counted, because there are no others.
+    has_trained_cases: bool,
+}
+
+impl Counted {
+    pub fn of<'r>(rows: impl Iterator<Item = &'r VerdictRow> + Clone) -> Self {
+        let has_greedy = rows.clone().any(|row| row.mode == Mode::Greedy.name());
+        let mut splits = rows.filter(|row| row.scope == "split");
+        Self {
+            mode: if has_greedy { Mode::Greedy } else { Mode::Sampled },
+            has_greedy,
+            has_trained_cases: splits.all(|row| data::is_of_trained_cases(&row.slice)),
+        }
+    }
+
+    pub fn split(&self, split: &str) -> bool {
+        self.has_trained_cases || !data::is_of_trained_cases(split)
+    }
+
+    /// With greedy decoding, sample 0 is the greedy episode.
+    pub fn mode_of(&self, sample: u32) -> Mode {
+        if self.has_greedy && sample == 0 { Mode::Greedy } else { Mode::Sampled }
+    }
+
+    /// Whether an episode was sampled in the reported mode.
+    pub fn is_reported(&self, episode: &OutcomeRow) -> bool {
+        self.mode_of(episode.sample) == self.mode
+    }
+
+    pub fn episode(&self, episode: &OutcomeRow) -> bool {
+        self.split(&episode.split) && self.is_reported(episode)
+    }
 }
 
 /// The policies of a verdict, the baseline first, without agents that know nothing: they have no episodes and no differences.
@@ -191,16 +241,10 @@ fn policies(rows: &[VerdictRow]) -> Vec<String> {
     policies
 }
 
-fn pairs<'e>(
-    rows: &[VerdictRow],
-    mode: &str,
-    policies: &[(String, Placed<'e>)],
-    scenarios: &[Scenario],
-) -> Vec<Pair> {
-    let is_reported = |episode: &OutcomeRow| mode_of_sample(rows, episode.sample).name() == mode;
+fn pairs<'e>(counted: Counted, policies: &[(String, Placed<'e>)], scenarios: &[Scenario]) -> Vec<Pair> {
     let grouped = |(_, episodes): &(String, Placed<'e>)| {
         let mut by: BTreeMap<String, Placed<'e>> = BTreeMap::new();
-        for (position, episode) in episodes.iter().filter(|(_, episode)| is_reported(episode)) {
+        for (position, episode) in episodes.iter().filter(|(_, episode)| counted.is_reported(episode)) {
             by.entry(episode.scenario_id.clone()).or_default().push((*position, *episode));
         }
         by
@@ -245,6 +289,7 @@ fn pairs<'e>(
             pairs.push(Pair {
                 family: first.family.clone(),
                 split: first.split.clone(),
+                is_counted: counted.split(&first.split),
                 task: task.map(|task| task.task.clone()),
                 expected: task.and_then(|task| task.answer.clone()),
                 policy: other.0.clone(),
@@ -268,13 +313,8 @@ fn add_tasks(stage: &Stage, pairs: &mut [Pair]) {
     let messages: Vec<EpisodeMessages> = stage.table_part(&positions).unwrap_or_default();
     let by_position: BTreeMap<usize, &EpisodeMessages> = positions.into_iter().zip(&messages).collect();
     for pair in pairs.iter_mut().filter(|pair| pair.task.is_none()) {
-        pair.task =
-            by_position.get(&pair.other.position).and_then(|episode| first_of_user(&episode.messages));
+        pair.task = by_position
+            .get(&pair.other.position)
+            .and_then(|episode| first_of_user(&episode.messages).map(str::to_owned));
     }
-}
-
-fn first_of_user(messages: &str) -> Option<String> {
-    let messages: Vec<serde_json::Value> = serde_json::from_str(messages).ok()?;
-    let user = messages.iter().find(|message| message["role"] == "user")?;
-    user["content"].as_str().map(str::to_owned)
 }

@@ -10,14 +10,17 @@ use super::{
 };
 use crate::{
     data::{self, JudgeAudit, Label, RewardComponents},
-    judge::pairs,
+    judge::{JudgeKind, pairs},
     text::start_of,
 };
 
 /// Most pairs that are listed.
 const PAIRS: usize = 200;
-/// Components of a reward that say how good an episode is; the others are costs.
-const OPINIONS: [&str; 6] = ["truth", "relative", "rubric", "command", "labels", "consensus"];
+
+/// Whether a part of a reward says how good an episode is; the others are costs.
+fn is_opinion(component: &str) -> bool {
+    component == "truth" || JudgeKind::ALL.iter().any(|kind| kind.name() == component)
+}
 
 /// The audit of one stage.
 #[derive(Debug, Clone, PartialEq, Serialize)]
@@ -108,7 +111,7 @@ fn opinions(table: &EpisodeTable, labels: &[Label], unavailable: &mut Vec<Unavai
         };
         for row in rows {
             let judged = components(&row.components).into_iter();
-            for component in judged.filter(|component| OPINIONS.contains(&component.name.as_str())) {
+            for component in judged.filter(|component| is_opinion(&component.name)) {
                 let name = if several { format!("{} of {stage}", component.name) } else { component.name };
                 all.entry(name).or_default().insert(row.trajectory_id.clone(), component.value);
             }

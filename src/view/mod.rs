@@ -5,12 +5,12 @@
 //! stage is for follows from the types of its outputs.
 
 pub mod calls;
-pub mod conversation;
 pub mod curves;
 pub mod episode;
 pub mod episodes;
 pub mod exam;
 pub mod judge;
+pub mod neighbours;
 #[cfg(test)]
 pub mod synthetic;
 pub mod tokens;
@@ -32,7 +32,9 @@ use crate::{
     error::Result,
     exec::{
         RunState, StageOutcome,
-        history::{self, Difference, Headline, NodeHistory, RunHistory, StageHistory, Stages},
+        history::{
+            self, Difference, Headline, NodeHistory, RunHistory, StageHistory, Stages, TrainingSuccess,
+        },
     },
     hash::Digest,
     plan::{self, InLoop, InputEdge, Plan, RerunReason, stage_name},
@@ -51,7 +53,7 @@ pub struct Run {
     pub began_ms: Option<u64>,
     /// When the last entry of its journal was written.
     pub ended_ms: Option<u64>,
-    /// Running time, over all resumptions.
+    /// Wall time while it was running, over all resumptions.
     pub seconds: f64,
     pub seed: Option<u64>,
     /// Overrides of the run file, as `--set` takes them.
@@ -65,11 +67,13 @@ pub struct Run {
     pub machines: Vec<String>,
     /// Which iteration the result of a loop is of, where it has a choice.
     pub loop_results: Vec<String>,
-    /// Its final success rate.
     pub headline: Option<Headline>,
+    pub training: Option<TrainingSuccess>,
     /// In the order of the journal; stages that have not begun follow if the run was opened [`Run::with_pending`].
     pub stages: Vec<Stage>,
     pub loops: Vec<Loop>,
+    /// Why its journal cannot be read, or not all of it.
+    pub unreadable: Option<String>,
     /// Name of the run file.
     pub file: Option<String>,
     /// The section `[engine]`, with overrides.
@@ -152,6 +156,8 @@ pub struct Stage {
     /// Why it ran.
     pub reasons: Vec<String>,
     pub error: Option<String>,
+    /// What to do about it.
+    pub hint: Option<String>,
     pub retries: u32,
     pub notes: Vec<String>,
     pub metrics: BTreeMap<String, f64>,
@@ -181,7 +187,7 @@ pub struct Artifact {
     /// Artifact type: `trajectories`, `policy`.
     pub kind: String,
     pub digest: Digest,
-    /// Whether the store still has it.
+    /// Whether the store still has it, undamaged.
     pub is_present: bool,
     #[serde(skip)]
     pub path: PathBuf,
@@ -204,7 +210,7 @@ pub enum Missing {
     /// The stage writes no such table, is of an earlier version, or has not finished.
     #[strum(to_string = "not written")]
     NotWritten,
-    #[strum(to_string = "removed from the cache")]
+    #[strum(to_string = "removed from the cache, or damaged; `mcprl resume` makes it again")]
     Gone,
     #[strum(to_string = "unreadable: {0}")]
     Unreadable(String),
@@ -244,7 +250,7 @@ impl Run {
             .collect();
         let stages = run.nodes.iter().zip(histories);
         let stages: Vec<Stage> =
-            stages.map(|(node, stage)| Stage::new(node, stage, &cards, is_live)).collect();
+            stages.map(|(node, stage)| Stage::new(store, (node, stage), &cards, is_live)).collect();
         Self {
             loops: loops(&stages),
             id: run.id.clone(),
@@ -259,7 +265,9 @@ impl Run {
             versions: run.versions.clone(),
             machines: run.machines.clone(),
             loop_results: run.loop_results.values().map(|(_, message)| message.clone()).collect(),
-            headline: run.headline(),
+            headline: run.headline.clone(),
+            training: run.training.clone(),
+            unreadable: run.unreadable.clone(),
             stages,
             file: spec.as_ref().and_then(|spec| Some(spec.file.file_name()?.to_string_lossy().into_owned())),
             engine: spec.as_ref().and_then(|spec| {
@@ -434,8 +442,8 @@ impl Stage {
     }
 
     fn new(
-        node: &NodeHistory,
-        stage: StageHistory,
+        store: &Store,
+        (node, stage): (&NodeHistory, StageHistory),
         cards: &BTreeMap<String, Arc<Card>>,
         is_live: bool,
     ) -> Self {
@@ -452,15 +460,18 @@ impl Stage {
             let declared = card.as_ref().and_then(|card| card.outputs.get(&written.output));
             // Without a record, the card is not known.
             let kind = declared.map_or_else(|| built_in_type(&written.output), |port| Some(&*port.artifact));
+            // Of tables and reports, what was damaged is not shown: its path leads nowhere.
+            let is_intact = !written.path.is_file() || history::is_intact(store, &written.digest);
+            let path = if is_intact { written.path.clone() } else { written.path.join("damaged") };
             Artifact {
                 kind: kind.unwrap_or(&written.output).to_owned(),
                 port: written.output.clone(),
                 digest: written.digest,
-                is_present: written.path.exists(),
-                path: written.path.clone(),
+                is_present: path.exists(),
+                path,
             }
         };
-        let edge = |read: &history::Read| Edge {
+        let edge = |read: &history::ReadArtifact| Edge {
             role: read.role.clone(),
             name: read.name.clone(),
             digest: Some(read.digest),
@@ -478,6 +489,7 @@ impl Stage {
             dollars: stage.dollars,
             reasons: node.reasons.iter().map(ToString::to_string).filter(|text| !text.is_empty()).collect(),
             error: node.error.clone(),
+            hint: node.hint.clone(),
             retries: node.retries,
             notes: node.notes.clone(),
             metrics: stage.metrics,
@@ -496,6 +508,12 @@ impl Stage {
     /// Time that this run spent on it, or else what its result took in an earlier one.
     pub fn any_seconds(&self) -> Option<f64> {
         self.seconds.or(self.run_seconds)
+    }
+
+    /// Whether policies played its episodes: reference solutions say nothing of one.
+    pub fn is_played(&self) -> bool {
+        self.table::<data::OutcomeRow>()
+            .is_ok_and(|rows| rows.iter().any(|row| row.policy != data::REFERENCE))
     }
 
     /// Its first output of this artifact type.

@@ -174,7 +174,7 @@ fn episode(
         sample,
         policy: policy.to_string(),
         seed: sample.into(),
-        messages: messages.to_string(),
+        messages: serde_json::from_value(messages).unwrap(),
         tokens,
         sampled,
         logprobs,
@@ -349,6 +349,7 @@ pub fn write(root: &Path, size: Size) -> Store {
         gain: (*name != "base").then_some(0.3),
         gain_low: (*name != "base").then_some(0.1),
         gain_high: (*name != "base").then_some(0.5),
+        p_adjusted: (*name != "base").then_some(0.01),
         clustered_by: "scenario".into(),
         ..VerdictRow::default()
     };

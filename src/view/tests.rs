@@ -10,7 +10,7 @@ use crate::{
 };
 
 /// A store in which a test writes a run line by line.
-pub(crate) struct Made {
+pub(crate) struct TestRun {
     pub(crate) store: Store,
     journal: Vec<String>,
     _folder: tempfile::TempDir,
@@ -28,8 +28,8 @@ struct Done<'a> {
 /// Of every stage. A run of an earlier mcprl may have a secret in them.
 const PARAMS: &str = r#"{"samples": 1, "api_key": "s3cr3t", "args": ["--token", "s3cr3t"]}"#;
 
-impl Made {
-    fn new() -> Self {
+impl TestRun {
+    pub(crate) fn new() -> Self {
         let folder = tempfile::tempdir().unwrap();
         let store = Store::open(folder.path().join("cache")).unwrap();
         store.prepare().unwrap();
@@ -85,6 +85,13 @@ impl Made {
         }));
     }
 
+    /// Enters an exam with this verdict.
+    pub(crate) fn examined(&mut self, rows: &[data::VerdictRow]) {
+        let outputs = vec![("verdict", self.table(rows))];
+        let metrics = json!({"all.base.greedy": 0.5});
+        self.finished("exam", Done { kind: "eval", outputs, metrics, ..Done::default() });
+    }
+
     pub(crate) fn line(&mut self, line: Value) {
         self.journal.push(line.to_string());
     }
@@ -104,7 +111,7 @@ impl Made {
 
 #[test]
 fn no_view_of_a_run_has_a_secret_of_its_parameters() {
-    let mut made = Made::new();
+    let mut made = TestRun::new();
     made.finished("tools", Done { kind: "discover", ..Done::default() });
     let run = made.run();
     assert_eq!(json!(run.stages[0].params), json!({"samples": 1, "api_key": "…", "args": ["--token", "…"]}));
@@ -151,7 +158,7 @@ fn episode(scenario: &str, policy: &Digest, sample: u32, right: bool) -> Traject
         split: "a".into(),
         sample,
         policy: policy.to_string(),
-        messages: messages.to_string(),
+        messages: serde_json::from_value(messages).unwrap(),
         turns: 3,
         calls: 2,
         tools: vec!["look".into(); 2],
@@ -164,7 +171,7 @@ fn episode(scenario: &str, policy: &Digest, sample: u32, right: bool) -> Traject
 }
 
 pub(crate) struct Parts {
-    pub(crate) made: Made,
+    pub(crate) made: TestRun,
     pub(crate) rollout: Output,
     pub(crate) verdict: Output,
     pub(crate) episodes: Output,
@@ -172,7 +179,7 @@ pub(crate) struct Parts {
 
 /// A run with one iteration and an exam in which `b` is won, `c` is lost and `a` stays right.
 pub(crate) fn parts(with_calls: bool) -> Parts {
-    let mut made = Made::new();
+    let mut made = TestRun::new();
     let (base, trained) = (Digest::of(b"base"), Digest::of(b"trained"));
     let tools_table = made.table(&tools());
     let scenarios = ["a", "b", "c"].map(scenario);
@@ -329,7 +336,7 @@ fn an_exam_pairs_the_episodes_of_a_scenario_and_names_the_change() {
         (exams.len(), exams[0].policies.as_slice()),
         (1, &["base".to_owned(), "trained".to_owned()][..])
     );
-    let pairs = exams[0].pairs.as_ref().unwrap();
+    let pairs = exams[0].pairs(&run).unwrap();
     let shown: Vec<_> = pairs
         .iter()
         .map(|pair| (pair.scenario.as_str(), pair.change, pair.base.position, pair.other.position))
@@ -348,9 +355,9 @@ fn calls_are_counted_by_tool_also_where_a_run_has_no_table_of_them() {
         let run = parts.made.run();
         let rollout = run.stage("train[0001]/rollout").unwrap();
         let calls = calls::of_stage(&run, rollout).unwrap();
-        assert_eq!((calls.derived, calls.unmarked_errors, calls.calls.len()), (!with_calls, 0, 8));
+        assert_eq!(calls.len(), 8);
         let outcomes: Vec<data::OutcomeRow> = rollout.table().unwrap();
-        found.push(calls::by_tool(&run.tools(rollout).unwrap(), outcomes.iter(), &calls.calls));
+        found.push(calls::by_tool(&run.tools(rollout).unwrap(), outcomes.iter(), &calls));
     }
     assert_eq!(found[0], found[1]);
     let (look, never) = (&found[0][0], &found[0][1]);
@@ -368,12 +375,27 @@ fn what_a_sweep_removed_is_named_and_the_rest_is_shown() {
     assert_eq!(run.gone(), ["train[0001]/rollout.trajectories", "exam.episodes"]);
     let point = &curves::curves(&run).loops[0].points[0];
     assert_eq!((point.success, point.interval), (Some(0.75), None), "the metric is in the journal");
-    assert_eq!(exam::exams(&run)[0].pairs.as_ref().unwrap_err(), &Missing::Gone);
+    assert_eq!(exam::exams(&run)[0].pairs(&run).unwrap_err(), Missing::Gone);
     let stage = run.stage("train[0001]/rollout").unwrap();
     assert_eq!(calls::of_stage(&run, stage).unwrap_err(), Missing::Gone);
     made.sweep(&verdict);
     let run = made.run();
-    assert_eq!(exam::exam(&run, run.stage("exam").unwrap()).unwrap_err(), Missing::Gone);
+    assert_eq!(exam::exam(run.stage("exam").unwrap()).unwrap_err(), Missing::Gone);
+}
+
+#[test]
+fn a_damaged_table_is_not_shown() {
+    let Parts { made, rollout, .. } = parts(false);
+    let table = made.store.path(&rollout);
+    let mut bytes = std::fs::read(&table).unwrap();
+    let middle = bytes.len() / 2;
+    bytes[middle] ^= 1;
+    std::fs::remove_file(&table).unwrap();
+    std::fs::write(&table, bytes).unwrap();
+    let run = made.run();
+    assert_eq!(run.gone(), ["train[0001]/rollout.trajectories"]);
+    let stage = run.stage("train[0001]/rollout").unwrap();
+    assert_eq!(stage.table::<data::OutcomeRow>().unwrap_err(), Missing::Gone);
 }
 
 #[test]
@@ -382,13 +404,13 @@ fn a_run_without_records_is_read_from_its_journal() {
     std::fs::remove_dir_all(made.store.root().join("ac")).unwrap();
     let run = made.run();
     assert!(run.stages.iter().all(|stage| stage.kind.is_none()));
-    let pairs = exam::exams(&run).remove(0).pairs.unwrap();
+    let pairs = exam::exams(&run)[0].pairs(&run).unwrap();
     assert_eq!((pairs[1].change, pairs[1].task.as_deref()), (exam::Change::Won, Some("Task b?")));
 }
 
 #[test]
 fn a_stopped_run_has_an_unfinished_stage() {
-    let mut made = Made::new();
+    let mut made = TestRun::new();
     let key = Digest::of(b"x");
     made.line(
         json!({"at": 2000, "event": "started", "node": "train[0001]/rollout", "key": key, "reasons": []}),
@@ -436,19 +458,17 @@ fn a_conversation_marks_the_results_that_are_errors() {
     let path = folder.path().join("t.parquet");
     data::write(&path, &[row]).unwrap();
     let episodes: Vec<data::EpisodeRow> = data::read(&path).unwrap();
-    let shown = conversation::conversation(&episodes[0]);
-    let errors: Vec<_> = shown.iter().map(|message| message.error.as_deref()).collect();
+    let shown = episode::shown(episodes[0].messages.clone());
+    let errors: Vec<_> = shown.iter().map(|message| message.error).collect();
     assert_eq!(errors, [None, None, Some("tool"), None, None, None]);
-    assert_eq!(
-        (shown[1].calls[0].tool.as_str(), shown[1].calls[0].arguments.as_str()),
-        ("look", "{\"at\":1}")
-    );
-    assert_eq!((shown[2].tool.as_deref(), shown[2].bytes), (Some("look"), Some(14)));
+    let call = &shown[1].calls[0];
+    assert_eq!((call.name.as_str(), call.arguments.text.as_str()), ("look", "{\n  \"at\": 1\n}"));
+    assert_eq!((shown[2].name.as_deref(), shown[2].clipped_from), (Some("look"), None));
 }
 
 #[test]
 fn a_reference_solution_has_the_tokenizer_it_was_written_with_and_no_log_probabilities() {
-    let mut made = Made::new();
+    let mut made = TestRun::new();
     let base = Digest::of(b"base");
     let solved = Trajectory {
         policy: data::REFERENCE.into(),
@@ -460,7 +480,9 @@ fn a_reference_solution_has_the_tokenizer_it_was_written_with_and_no_log_probabi
     let outputs = vec![("trajectories", made.table(&[solved]))];
     let inputs = vec![("policy", "policy", base), ("tools", "tools", made.table(&tools()).digest)];
     made.finished("solved", Done { kind: "demonstrations", inputs, outputs, ..Done::default() });
-    let episodes = episodes::EpisodeCache::default().episodes(episodes::sources(&made.run()));
+    let run = made.run();
+    assert!(!run.stage("solved").unwrap().is_played(), "no policy played them");
+    let episodes = episodes::EpisodeCache::default().episodes(episodes::sources(&run));
     let table = &episodes.tables[0];
     let found = &table.episodes[0];
     assert_eq!(table.policy_name(&found.summary.policy), "reference");
@@ -473,7 +495,27 @@ fn a_reference_solution_has_the_tokenizer_it_was_written_with_and_no_log_probabi
 #[test]
 fn sample_0_of_an_exam_is_greedy_where_the_verdict_has_greedy_rows() {
     let row = |mode: Mode| data::VerdictRow { mode: mode.name().into(), ..data::VerdictRow::default() };
-    let modes = |rows: &[data::VerdictRow]| [0, 1].map(|sample| exam::mode_of_sample(rows, sample));
+    let modes =
+        |rows: &[data::VerdictRow]| [0, 1].map(|sample| exam::Counted::of(rows.iter()).mode_of(sample));
     assert_eq!(modes(&[row(Mode::Greedy), row(Mode::Sampled)]), [Mode::Greedy, Mode::Sampled]);
     assert_eq!(modes(&[row(Mode::Sampled)]), [Mode::Sampled, Mode::Sampled]);
+}
+
+#[test]
+fn a_failure_counts_once_in_the_mode_and_on_the_tasks_of_the_headline() {
+    let row = |slice: &str, mode: Mode| data::VerdictRow {
+        scope: "split".into(),
+        slice: slice.into(),
+        mode: mode.name().into(),
+        ..data::VerdictRow::default()
+    };
+    let episode =
+        |split: &str, sample| data::OutcomeRow { split: split.into(), sample, ..data::OutcomeRow::default() };
+    let both = [row("unseen_entities", Mode::Greedy), row("unseen_phrasings", Mode::Sampled)];
+    let counted = exam::Counted::of(both.iter());
+    assert!(counted.episode(&episode("unseen_entities", 0)));
+    assert!(!counted.episode(&episode("unseen_entities", 1)), "sampled");
+    assert!(!counted.episode(&episode("unseen_phrasings", 0)), "a trained case in other words");
+    let only = [row("unseen_phrasings", Mode::Sampled)];
+    assert!(exam::Counted::of(only.iter()).episode(&episode("unseen_phrasings", 1)), "there are no others");
 }

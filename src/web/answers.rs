@@ -34,7 +34,7 @@ pub(super) async fn answer(page: Arc<impl Page>, guard: &Guard, request: Request
             "This address needs the token that mcprl printed: open the whole URL, with ?token=…\n",
         ),
         Admission::StoreToken => {
-            let mut response = (StatusCode::SEE_OTHER, [(header::LOCATION, "/")]).into_response();
+            let mut response = (StatusCode::SEE_OTHER, [(header::LOCATION, page.start())]).into_response();
             if let Ok(cookie) = HeaderValue::from_str(&guard.cookie()) {
                 response.headers_mut().insert(header::SET_COOKIE, cookie);
             }

@@ -26,12 +26,17 @@ pub(super) const ASSETS: &[Asset] = assets![
     "dom.js": SCRIPT,
     "api.js": SCRIPT,
     "charts.js": SCRIPT,
+    "answer.js": SCRIPT,
+    "timeline.js": SCRIPT,
     "graph.js": SCRIPT,
     "run.js": SCRIPT,
+    "runs.js": SCRIPT,
     "episodes.js": SCRIPT,
     "conversation.js": SCRIPT,
+    "transcript.js": SCRIPT,
     "tokens.js": SCRIPT,
     "exam.js": SCRIPT,
+    "json.js": SCRIPT,
     "judges.js": SCRIPT,
     "tasks.js": SCRIPT,
     "traces.html": HTML,
@@ -79,7 +84,8 @@ mod tests {
     #[test]
     fn every_module_that_is_imported_is_served() {
         for Asset { path, content, .. } in ASSETS {
-            for rest in content.split("from \"./").skip(1) {
+            let imports = content.split("from \"./").skip(1).chain(content.split("import(\"./").skip(1));
+            for rest in imports {
                 let name = rest.split('"').next().unwrap();
                 assert!(find(&format!("/{name}")).is_some(), "{path} imports {name}");
             }

@@ -21,11 +21,14 @@ const MOST_PAIRS: usize = 200;
 pub(super) fn exams(run: &Run) -> Value {
     let (mut found, mut unavailable) = (Vec::new(), Vec::new());
     for stage in run.writers("verdict") {
-        match exam(run, stage) {
-            Ok(Exam { stage, policies, mode, sentences, headline, rows, .. }) => found.push(json!({
-                "stage": stage, "policies": policies, "mode": mode, "sentences": sentences, "headline": headline,
-                "rows": rows,
-            })),
+        match exam(stage) {
+            Ok(Exam { stage, policies, mode, sentences, headline, rows }) => {
+                let advice = headline.as_ref().and_then(|found| Some(found.advice.as_ref()?.sentence()));
+                found.push(json!({
+                    "stage": stage, "policies": policies, "mode": mode, "sentences": sentences,
+                    "headline": headline, "advice": advice, "rows": rows,
+                }));
+            }
             Err(problem) => {
                 unavailable.push(Unavailable { stage: stage.id.clone(), problem: problem.to_string() })
             }
@@ -37,7 +40,7 @@ pub(super) fn exams(run: &Run) -> Value {
 /// The scenarios of a comparison, filtered.
 pub(super) fn pairs(site: &Site, run: &str, query: &Query) -> Result<String> {
     let stage = query.required("stage")?;
-    let exam = site.exam(run, stage)?;
+    let pairs = site.pairs(run, stage)?;
     let episodes = site.loaded(run)?;
     let change = query.named("change", |name| {
         [Change::Won, Change::Lost, Change::StillWrong, Change::StillRight]
@@ -46,12 +49,13 @@ pub(super) fn pairs(site: &Site, run: &str, query: &Query) -> Result<String> {
     })?;
     let calls_tool = query.text("tool").map(|tool| scenarios_with(&episodes, stage, tool));
     let passes = |pair: &&Pair| {
-        query.allows("family", &pair.family)
-            && query.allows("split", &pair.split)
+        // As many as the verdict counts, unless a split is asked for.
+        query.text("split").map_or(pair.is_counted, |wanted| wanted == pair.split)
+            && query.allows("family", &pair.family)
             && query.allows("policy", &pair.policy)
             && calls_tool.as_ref().is_none_or(|scenarios| scenarios.contains(pair.scenario.as_str()))
     };
-    let (all, problem) = match &exam.pairs {
+    let (all, problem) = match &*pairs {
         Ok(pairs) => (pairs.as_slice(), None),
         Err(problem) => (&[][..], Some(problem.to_string())),
     };
@@ -61,8 +65,13 @@ pub(super) fn pairs(site: &Site, run: &str, query: &Query) -> Result<String> {
         *counts.entry(pair.change).or_default() += 1;
     }
     matching.retain(|pair| change.is_none_or(|change| pair.change == change));
-    // What changed comes first.
-    matching.sort_by_key(|pair| pair.change);
+    // Failures come first.
+    matching.sort_by_key(|pair| match pair.change {
+        Change::Lost => 0,
+        Change::StillWrong => 1,
+        Change::Won => 2,
+        Change::StillRight => 3,
+    });
     let offset = query.parsed("offset")?.unwrap_or(0);
     let limit = query.parsed("limit")?.unwrap_or(30).min(MOST_PAIRS);
     let pairs: Vec<&&Pair> = matching.iter().skip(offset).take(limit).collect();

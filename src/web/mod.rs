@@ -69,6 +69,14 @@ pub trait Page: Send + Sync + 'static {
     /// The path of the file at `/`.
     fn index(&self) -> &'static str;
 
+    /// The address that a browser is sent to with its token stored.
+    fn start(&self) -> String {
+        "/".into()
+    }
+
+    /// Reads what the page will ask for first.
+    fn warm(&self) {}
+
     /// Answers `GET /api/NAME` with JSON.
     fn read(&self, name: &str, query: &Query) -> Result<String>;
 
@@ -114,6 +122,8 @@ impl<P: Page> WebServer<P> {
     /// If the listener fails.
     pub async fn serve(self) -> Result<(), WebError> {
         let Self { listener, page, port, token } = self;
+        let warmed = Arc::clone(&page);
+        std::thread::spawn(move || warmed.warm());
         let guard = Arc::new(guard::Guard { port, token });
         let answer = move |request: Request| {
             let (page, guard) = (Arc::clone(&page), Arc::clone(&guard));

@@ -7,11 +7,11 @@ use serde_json::{Value, json};
 
 use crate::{
     exec::RunState,
-    plan::PlanReport,
+    plan::{Plan, PlanReport},
     progress::Progress,
     store::{Cost, Store},
     usage::Usage,
-    view::{self, Run, Stage, StageState},
+    view::{Run, Stage, StageState},
 };
 
 /// What does not change while a run goes on: its stages in the order of the plan, and how long each takes as planned.
@@ -22,14 +22,20 @@ pub struct Planned {
 }
 
 impl Planned {
-    /// Computes digests of files that the run file names, if they are not known yet.
-    pub fn new(store: &Store, run: Run) -> Self {
-        let Some(plan) = view::plan_of(store, &run.id) else {
-            return Self { stages: run.stages, expected: BTreeMap::new() };
+    /// Without what stages take.
+    pub fn new(plan: Option<&Plan>, run: Run) -> Self {
+        let stages = match plan {
+            Some(plan) => run.with_plan(plan).stages,
+            None => run.stages,
         };
-        let nodes = PlanReport::new(&plan, store, &[]).map(|report| report.nodes).unwrap_or_default();
+        Self { stages, expected: BTreeMap::new() }
+    }
+
+    /// With what stages take, as earlier runs tell. Looks at all of them.
+    pub fn estimated(&self, plan: &Plan, store: &Store) -> Self {
+        let nodes = PlanReport::new(plan, store, &[]).map(|report| report.nodes).unwrap_or_default();
         let expected = nodes.into_iter().filter_map(|node| Some((node.id, node.cost?.cost.seconds)));
-        Self { expected: expected.collect(), stages: run.with_plan(&plan).stages }
+        Self { expected: expected.collect(), stages: self.stages.clone() }
     }
 
     /// Adds the stages that have not begun.
@@ -53,11 +59,10 @@ impl Planned {
 /// What is left of a run.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 struct Remaining {
-    /// Sum of the expected times of what is left; less if stages run at the same time or a loop ends early.
-    seconds: f64,
+    /// For all of the run: the sum of the expected times of its stages; less if stages run at the same time or a loop ends early.
+    /// None if one of them has no estimate.
+    seconds: Option<f64>,
     stages: usize,
-    /// Names of stages without an estimate.
-    unknown: Vec<String>,
 }
 
 /// All that the first view shows but the curves.
@@ -93,7 +98,7 @@ fn left(run: &Run, planned: &Planned, progress: &[Progress], now_ms: u64) -> Rem
             (*sum, *count) = (*sum + seconds, *count + 1.0);
         }
     }
-    let mut left = Remaining { seconds: 0.0, stages: 0, unknown: Vec::new() };
+    let mut left = Remaining { seconds: Some(0.0), stages: 0 };
     let is_left = |stage: &&Stage| {
         matches!(stage.state, StageState::Pending | StageState::Running | StageState::Unfinished)
     };
@@ -104,11 +109,7 @@ fn left(run: &Run, planned: &Planned, progress: &[Progress], now_ms: u64) -> Rem
             Some(progress) => progress.left(now_ms).map(|left| left.as_secs_f64()),
             None => measured().or_else(|| planned.expected.get(&stage.id).copied()),
         };
-        match seconds {
-            Some(seconds) => left.seconds += seconds,
-            None if left.unknown.contains(&stage.name) => {}
-            None => left.unknown.push(stage.name.clone()),
-        }
+        left.seconds = left.seconds.zip(seconds).map(|(sum, seconds)| sum + seconds);
     }
     left
 }
@@ -119,7 +120,7 @@ mod tests {
     use crate::view::synthetic::{self, RUN, Size};
 
     #[test]
-    fn what_is_left_counts_what_is_known_and_names_what_is_not() {
+    fn the_time_left_is_that_of_the_whole_run_or_unknown() {
         let folder = tempfile::tempdir().unwrap();
         let store = synthetic::write(folder.path(), Size::SMALL);
         let mut run = Run::open(&store, RUN).unwrap();
@@ -133,10 +134,11 @@ mod tests {
         };
         let mut progress = Progress::new("exam", 0);
         let unknown = left(&run, &planned(&[("exam", 900.0)]), &[progress.clone()], 20_000);
-        assert_eq!((unknown.seconds, unknown.stages), (0.0, 2), "the running stage itself has no basis yet");
-        assert_eq!(unknown.unknown, ["tasks", "exam"]);
+        assert_eq!((unknown.seconds, unknown.stages), (None, 2), "the running stage itself has no basis yet");
         progress.expected_s = Some(60.0);
+        let without_tasks = left(&run, &planned(&[("exam", 900.0)]), &[progress.clone()], 20_000);
+        assert_eq!(without_tasks.seconds, None, "the time of one stage is not that of the run");
         let known = left(&run, &planned(&[("exam", 900.0), ("tasks", 5.0)]), &[progress], 20_000);
-        assert_eq!(known, Remaining { seconds: 45.0, stages: 2, unknown: Vec::new() });
+        assert_eq!(known, Remaining { seconds: Some(45.0), stages: 2 });
     }
 }

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use axum::response::Response;
-use serde::Deserialize;
+use serde::{Deserialize, Deserializer};
 use serde_json::{Value, json};
 
 use super::{
@@ -21,11 +21,14 @@ use crate::{
     error::Result,
     exec::{history::RunHistory, labels},
     progress::now_ms,
+    report::sweeps,
     view::{
+        Run,
         curves::curves,
         episode::{TextPart, episode, offered_tools, part},
         episodes::{EpisodeTable, Filter, IndexedEpisode, PageSpec},
         judge::judges,
+        neighbours::neighbours,
         tokens::tokens,
     },
 };
@@ -40,28 +43,49 @@ impl Page for Site {
         "/index.html"
     }
 
+    fn start(&self) -> String {
+        let is_plain =
+            |run: &String| run.chars().all(|letter| letter.is_ascii_alphanumeric() || "-_.".contains(letter));
+        match self.first() {
+            Some((run, others)) if std::iter::once(&run).chain(&others).all(is_plain) => {
+                let with =
+                    if others.is_empty() { String::new() } else { format!("?with={}", others.join(",")) };
+                format!("/#/{run}/run{with}")
+            }
+            _ => "/".into(),
+        }
+    }
+
+    fn warm(&self) {
+        if let Some((run, _)) = self.first() {
+            // The page reports what is wrong.
+            _ = self.answer(&run);
+        }
+    }
+
     fn read(&self, name: &str, query: &Query) -> Result<String> {
         let run = || query.required("run");
         match name {
             "runs" => {
-                let with_headline = |run: RunHistory| {
-                    let mut value = json!(run);
-                    value["headline"] = json!(run.headline());
-                    value
-                };
-                let runs: Vec<Value> = self.runs().into_iter().map(with_headline).collect();
+                let runs: Vec<Value> = self.runs().iter().map(listed).collect();
                 text(&json!({ "runs": runs, "chosen": self.chosen }))
             }
+            "sweeps" => {
+                let runs = query.required("runs")?.split(',');
+                let runs = runs.filter_map(|run| Run::open(self.store(run).ok()?, run).ok());
+                text(&sweeps(&runs.collect::<Vec<_>>()))
+            }
             "run" => {
-                let (mut shown, planned) = (self.run(run()?)?, self.planned(run()?));
+                let (mut shown, planned) = (Run::clone(&*self.run(run()?)?), self.planned(run()?));
                 if let Some(planned) = &planned {
                     planned.complete(&mut shown);
                 }
                 let progress = self.progress(run()?);
                 text(&overview(&shown, planned.as_deref(), &progress, now_ms()))
             }
-            "curves" => text(&curves(&self.run(run()?)?)),
-            "exams" => text(&exams(&self.run(run()?)?)),
+            "answer" => text(&*self.answer(run()?)?),
+            "curves" => text(&curves(&*self.run(run()?)?)),
+            "exams" => text(&exams(&*self.run(run()?)?)),
             "pairs" => pairs(self, run()?, query),
             "episodes" => {
                 let episodes = self.loaded(run()?)?;
@@ -74,6 +98,14 @@ impl Page for Site {
                 let named = Named::new(self, query)?;
                 let labels = self.labels(run()?)?;
                 text(&episode(&named.table, named.row, named.episode(), &labels)?)
+            }
+            "neighbours" => {
+                // The parameters `stage` and `scenario` are those of the filter.
+                let (stage, id) = (query.required("of_stage")?, query.required("of_id")?);
+                let named = Named::find(self, run()?, (stage, id), query.parsed("of_row")?)?;
+                let (episodes, labels) = (self.loaded(run()?)?, self.labels(run()?)?);
+                let at = (stage, named.row);
+                text(&neighbours(&episodes, &filter(query)?, &page(query)?, &labels, at)?)
             }
             "text" => {
                 let named = Named::new(self, query)?;
@@ -115,6 +147,14 @@ impl Page for Site {
     fn events(self: Arc<Self>, query: &Query) -> Option<Result<Response, WebError>> {
         Some(query.required("run").map(|run| events(Arc::clone(&self), run.to_owned())))
     }
+}
+
+/// A run in the list.
+fn listed(run: &RunHistory) -> Value {
+    let mut value = json!(run);
+    value["curve"] = json!(run.training_curve());
+    value["tokens"] = run.usage().sampled_tokens.into();
+    value
 }
 
 /// An episode that a query names by stage and id.
@@ -160,6 +200,7 @@ fn filter(query: &Query) -> Result<Filter, WebError> {
         end: query.owned("end"),
         tool: query.owned("tool"),
         outcome: query.parsed("outcome")?,
+        signal: query.owned("signal"),
         least_reward: query.parsed("least")?,
         most_reward: query.parsed("most")?,
         text: query.owned("text"),
@@ -175,15 +216,20 @@ fn page(query: &Query) -> Result<PageSpec, WebError> {
     })
 }
 
-/// A label as the page sends it.
+/// A change of a label, as the page sends it: of the verdict, the note or both. Another page may have changed the other.
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
 struct NewLabel {
     run: String,
     stage: String,
     id: String,
-    right: Option<bool>,
+    #[serde(default, deserialize_with = "given")]
+    right: Option<Option<bool>>,
     note: Option<String>,
+}
+
+fn given<'d, D: Deserializer<'d>>(from: D) -> Result<Option<Option<bool>>, D::Error> {
+    Option::deserialize(from).map(Some)
 }
 
 fn label(site: &Site, body: &[u8]) -> Result<String> {
@@ -192,16 +238,19 @@ fn label(site: &Site, body: &[u8]) -> Result<String> {
     let named = Named::find(site, &run, (&stage, &id), None)?;
     let summary = &named.episode().summary;
     let task = named.table.scenarios.get(&summary.scenario_id).map(|scenario| scenario.task.clone());
-    let label = Label {
+    let blank = Label {
         trajectory_id: id,
         stage,
         scenario_id: summary.scenario_id.clone(),
         family: summary.family.clone(),
         task: task.unwrap_or_default(),
         answer: summary.answer.clone(),
-        right,
-        note: note.filter(|note| !note.trim().is_empty()),
+        right: None,
+        note: None,
     };
-    let labels = labels::set(site.store(&run)?, &run, label)?;
-    text(&json!({ "labels": labels.len() }))
+    let (labels, label) = labels::change(site.store(&run)?, &run, blank, |label| {
+        label.right = right.unwrap_or(label.right);
+        label.note = note.or_else(|| label.note.take()).filter(|note| !note.trim().is_empty());
+    })?;
+    text(&json!({ "labels": labels.len(), "label": label }))
 }

@@ -1,8 +1,14 @@
 //! What the page can show: the runs of one or several caches, and what is kept of them in memory.
 
-use std::{collections::HashMap, hash::Hash, path::PathBuf, sync::Arc};
+use std::{
+    collections::{HashMap, hash_map::Entry},
+    hash::Hash,
+    path::PathBuf,
+    sync::Arc,
+    time::{Duration, Instant},
+};
 
-use parking_lot::Mutex;
+use parking_lot::{Condvar, Mutex};
 
 use super::{WebError, overview::Planned};
 use crate::{
@@ -16,12 +22,13 @@ use crate::{
     },
     hash::Digest,
     progress::Progress,
+    report::answer::{Answer, answer},
     store::Store,
     view::{
-        Run,
+        Missing, Run,
         episodes::{EpisodeCache, Episodes, sources},
-        exam::{Exam, exam},
-        tokens,
+        exam::{Pair, exam},
+        plan_of, tokens,
     },
 };
 
@@ -31,33 +38,57 @@ type Plans = HashMap<String, Option<Arc<Planned>>>;
 /// What was read of runs, each with the length of the journal at that time.
 type AsOf<K, T> = Mutex<HashMap<K, (u64, Arc<T>)>>;
 
+/// The scenarios of a comparison, or why they cannot be read.
+pub(super) type Pairs = Result<Vec<Pair>, Missing>;
+
 fn known<K: Eq + Hash, T>(kept: &AsOf<K, T>, key: &K, journal_bytes: u64) -> Option<Arc<T>> {
     let kept = kept.lock();
     kept.get(key).filter(|(bytes, _)| *bytes == journal_bytes).map(|(_, known)| Arc::clone(known))
 }
 
+/// For how long the parts of a view are of one reading of the run. Artifacts may be removed at any time.
+const OPENED: Duration = Duration::from_secs(2);
+
+/// For how long a request waits for a plan: it is there at once, unless a file that the run file names is large.
+const PLANNED: Duration = Duration::from_millis(150);
+
+/// A run that was read.
+struct Opened {
+    /// Bytes of its journal, and whether it was running.
+    stamp: (u64, bool),
+    at: Instant,
+    run: Arc<Run>,
+}
+
 /// The runs that the page shows.
 pub struct Site {
-    stores: Vec<Store>,
+    /// Each with the option that names it to a command: ` --cache FOLDER`, or nothing.
+    stores: Vec<(Store, String)>,
     /// The runs that were asked for, with their stores.
     pub(super) chosen: Vec<String>,
     episodes: EpisodeCache,
     loaded: AsOf<String, Episodes>,
     /// By run and stage.
-    exams: AsOf<(String, String), Exam>,
-    plans: Arc<Mutex<Plans>>,
+    pairs: AsOf<(String, String), Pairs>,
+    /// By run, each with its stamp at that time.
+    answers: Mutex<HashMap<String, (String, Arc<Answer>)>>,
+    opened: Mutex<HashMap<String, Opened>>,
+    /// With a signal for each that is made.
+    plans: Arc<(Mutex<Plans>, Condvar)>,
     vocabularies: Mutex<HashMap<Digest, Arc<Vocabulary>>>,
 }
 
 impl Site {
-    /// The runs of these caches. The page opens with the chosen runs.
-    pub fn new(stores: Vec<Store>, chosen: Vec<String>) -> Self {
+    /// The runs of these caches, each with the option that names it to a command. The page opens with the chosen runs.
+    pub fn new(stores: Vec<(Store, String)>, chosen: Vec<String>) -> Self {
         Self {
             stores,
             chosen,
             episodes: EpisodeCache::default(),
             loaded: Mutex::default(),
-            exams: Mutex::default(),
+            pairs: Mutex::default(),
+            answers: Mutex::default(),
+            opened: Mutex::default(),
             plans: Arc::default(),
             vocabularies: Mutex::default(),
         }
@@ -65,9 +96,18 @@ impl Site {
 
     /// All runs, oldest first.
     pub(super) fn runs(&self) -> Vec<RunHistory> {
-        let mut runs: Vec<RunHistory> = self.stores.iter().flat_map(history::runs).flatten().collect();
+        let mut runs: Vec<RunHistory> =
+            self.stores.iter().flat_map(|(store, _)| history::runs(store)).flatten().collect();
         runs.sort_by_key(|run| run.began_ms);
         runs
+    }
+
+    /// The run that the page opens with, the last of the chosen ones or else the newest, and those laid over it.
+    pub(super) fn first(&self) -> Option<(String, Vec<String>)> {
+        match self.chosen.split_last() {
+            Some((run, others)) => Some((run.clone(), others.to_vec())),
+            None => Some((self.runs().pop()?.id, Vec::new())),
+        }
     }
 
     /// The cache with this run.
@@ -75,15 +115,19 @@ impl Site {
     /// # Errors
     /// If no cache has it.
     pub(super) fn store(&self, run: &str) -> Result<&Store, WebError> {
+        self.shared(run).map(|(store, _)| store)
+    }
+
+    fn shared(&self, run: &str) -> Result<&(Store, String), WebError> {
         let mut stores = self.stores.iter();
-        let found = stores.find(|store| folder::existing(store, run).is_ok());
+        let found = stores.find(|(store, _)| folder::existing(store, run).is_ok());
         found.ok_or_else(|| WebError::NotFound(format!("there is no run \"{run}\" in the cache any more")))
     }
 
     /// Differs whenever a run has changed.
     pub(super) fn stamp(&self, run: &str) -> String {
         let Ok(store) = self.store(run) else { return "gone".into() };
-        let is_planned = self.plans.lock().get(run).is_some_and(Option::is_some);
+        let is_planned = self.plans.0.lock().get(run).is_some_and(Option::is_some);
         format!("{}-{}-{is_planned}", journal_bytes(store, run), is_live(store, run))
     }
 
@@ -105,7 +149,7 @@ impl Site {
         if let Some(known) = known(&self.loaded, &key, journal_bytes) {
             return Ok(known);
         }
-        let episodes = Arc::new(self.episodes.episodes(sources(&self.run(run)?)));
+        let episodes = Arc::new(self.episodes.episodes(sources(&*self.run(run)?)));
         // What cannot be read now may be there later.
         if episodes.unavailable.is_empty() {
             self.loaded.lock().insert(key, (journal_bytes, Arc::clone(&episodes)));
@@ -114,43 +158,85 @@ impl Site {
     }
 
     /// A run as the views read it, without the stages that have not begun.
-    pub(super) fn run(&self, run: &str) -> Result<Run> {
-        Run::open(self.store(run)?, run)
-    }
-
-    /// The plan of a run; none while it is made.
-    pub(super) fn planned(&self, run: &str) -> Option<Arc<Planned>> {
-        let mut plans = self.plans.lock();
-        if let Some(known) = plans.get(run) {
-            return known.clone();
+    pub(super) fn run(&self, run: &str) -> Result<Arc<Run>> {
+        let store = self.store(run)?;
+        let stamp = (journal_bytes(store, run), is_live(store, run));
+        // Held while it is read: a view asks for several of its parts at once.
+        let mut opened = self.opened.lock();
+        if let Some(Opened { stamp: known, at, run }) = opened.get(run)
+            && (*known, at.elapsed() < OPENED) == (stamp, true)
+        {
+            return Ok(Arc::clone(run));
         }
-        plans.insert(run.to_owned(), None);
-        let (store, as_now) = (self.store(run).ok()?.clone(), self.run(run).ok()?);
-        let (run, plans) = (run.to_owned(), Arc::clone(&self.plans));
-        // It may compute digests of large files.
-        std::thread::spawn(move || {
-            let planned = Arc::new(Planned::new(&store, as_now));
-            plans.lock().insert(run, Some(planned));
-        });
-        None
+        let found = Arc::new(Run::open(store, run)?);
+        let now = Opened { stamp, at: Instant::now(), run: Arc::clone(&found) };
+        opened.retain(|_, other| other.at.elapsed() < OPENED);
+        opened.insert(run.to_owned(), now);
+        Ok(found)
     }
 
-    /// A comparison of policies.
-    pub(super) fn exam(&self, run: &str, stage: &str) -> Result<Arc<Exam>> {
+    /// The plan of a run; none if it takes long to make, and until it is there.
+    pub(super) fn planned(&self, run: &str) -> Option<Arc<Planned>> {
+        let (plans, made) = &*self.plans;
+        if !plans.lock().contains_key(run) {
+            let (store, as_now) = (self.store(run).ok()?.clone(), Run::clone(&*self.run(run).ok()?));
+            if let Entry::Vacant(entry) = plans.lock().entry(run.to_owned()) {
+                entry.insert(None);
+                let (run, plans) = (run.to_owned(), Arc::clone(&self.plans));
+                // It may compute digests of large files.
+                std::thread::spawn(move || {
+                    let plan = plan_of(&store, &run);
+                    let planned = Arc::new(Planned::new(plan.as_ref(), as_now));
+                    plans.0.lock().insert(run.clone(), Some(Arc::clone(&planned)));
+                    plans.1.notify_all();
+                    if let Some(plan) = plan {
+                        let estimated = Arc::new(planned.estimated(&plan, &store));
+                        plans.0.lock().insert(run, Some(estimated));
+                    }
+                });
+            }
+        }
+        let mut known = plans.lock();
+        made.wait_while_for(&mut known, |plans| plans.get(run).is_some_and(Option::is_none), PLANNED);
+        known.get(run).cloned().flatten()
+    }
+
+    /// What a run comes down to.
+    pub(super) fn answer(&self, run: &str) -> Result<Arc<Answer>> {
+        let planned = self.planned(run);
+        let stamp = self.stamp(run);
+        if let Some((known, answer)) = self.answers.lock().get(run)
+            && *known == stamp
+        {
+            return Ok(Arc::clone(answer));
+        }
+        let (_, cache_option) = self.shared(run)?;
+        let mut shown = Run::clone(&*self.run(run)?);
+        if let Some(planned) = planned {
+            planned.complete(&mut shown);
+        }
+        let answer = Arc::new(answer(&shown, cache_option));
+        self.answers.lock().insert(run.to_owned(), (stamp, Arc::clone(&answer)));
+        Ok(answer)
+    }
+
+    /// The scenarios of a comparison of policies, or why they cannot be shown.
+    pub(super) fn pairs(&self, run: &str, stage: &str) -> Result<Arc<Pairs>> {
         let key = (run.to_owned(), stage.to_owned());
         let journal_bytes = journal_bytes(self.store(run)?, run);
-        if let Some(known) = known(&self.exams, &key, journal_bytes) {
+        if let Some(known) = known(&self.pairs, &key, journal_bytes) {
             return Ok(known);
         }
         let as_now = self.run(run)?;
         let none = |why: String| WebError::NotFound(format!("the comparison of stage \"{stage}\": {why}"));
         let found = as_now.stage(stage).ok_or_else(|| none("there is no such stage".into()))?;
-        let exam = Arc::new(exam(&as_now, found).map_err(|missing| none(missing.to_string()))?);
+        let exam = exam(found).map_err(|missing| none(missing.to_string()))?;
+        let pairs = Arc::new(exam.pairs(&as_now));
         // Without its episodes it may be read again.
-        if exam.pairs.is_ok() {
-            self.exams.lock().insert(key, (journal_bytes, Arc::clone(&exam)));
+        if pairs.is_ok() {
+            self.pairs.lock().insert(key, (journal_bytes, Arc::clone(&pairs)));
         }
-        Ok(exam)
+        Ok(pairs)
     }
 
     /// The tokenizer of a policy, and why there is none.

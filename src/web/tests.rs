@@ -8,8 +8,8 @@ use crate::{
     data,
     exec::{labels, progress_file::ProgressFile},
     progress::Observer,
-    stage::scenarios,
     store::Store,
+    tasks,
     view::synthetic::{HOSTILE, RUN, Size, write},
 };
 
@@ -33,7 +33,7 @@ impl Page {
     async fn open(size: Size) -> Self {
         let folder = tempfile::tempdir().unwrap();
         let store = write(folder.path(), size);
-        let site = Arc::new(Site::new(vec![store.clone()], vec![RUN.into()]));
+        let site = Arc::new(Site::new(vec![(store.clone(), " --cache C".into())], vec![RUN.into()]));
         let server = WebServer::bind(site, 0).await.unwrap();
         let url = server.url();
         let (origin, token) = url.split_once("/?token=").unwrap();
@@ -93,7 +93,7 @@ async fn the_page_needs_its_token_which_becomes_a_cookie() {
     let redirect = bare(&format!("/?token={}", page.token)).await.unwrap();
     assert_eq!(
         (redirect.status(), &redirect.headers()["location"]),
-        (StatusCode::SEE_OTHER, &"/".parse().unwrap())
+        (StatusCode::SEE_OTHER, &format!("/#/{RUN}/run").parse().unwrap())
     );
     let cookie = redirect.headers()["set-cookie"].to_str().unwrap().to_owned();
     assert!(cookie.contains("HttpOnly") && cookie.contains("SameSite=Strict"), "{cookie}");
@@ -207,6 +207,55 @@ async fn episodes_are_filtered_sorted_and_paged() {
 }
 
 #[tokio::test]
+async fn an_episode_has_neighbours_among_those_that_the_filter_leaves_in_its_order() {
+    let page = Page::open(Size::SMALL).await;
+    let filter = [("outcome", "wrong"), ("sort", "reward"), ("order", "descending")];
+    let listed = page.episodes(&[&filter[..], &[("limit", "500")]].concat()).await;
+    let rows = listed["episodes"].as_array().unwrap();
+    let beside = async |row: &Value, filter: &[(&str, &str)]| {
+        let place = row["row"].to_string();
+        let of = [
+            ("of_stage", row["stage"].as_str().unwrap()),
+            ("of_id", row["id"].as_str().unwrap()),
+            ("of_row", place.as_str()),
+        ];
+        page.get("neighbours", &[filter, &of].concat()).await
+    };
+    for (at, row) in rows.iter().enumerate() {
+        let found = beside(row, &filter).await;
+        assert_eq!((&found["at"], &found["matching"]), (&json!(at + 1), &listed["matching"]));
+        let after = rows.get(at + 1).map_or(Value::Null, |next| next["id"].clone());
+        assert_eq!(found["after"]["id"], after);
+        assert_eq!(found["before"].is_null(), at == 0);
+    }
+    let other = beside(&rows[0], &[("outcome", "right")]).await;
+    assert_eq!((&other["at"], &other["after"]), (&Value::Null, &Value::Null), "{other}");
+}
+
+#[tokio::test]
+async fn the_rollouts_that_a_bar_counts_are_those_of_its_filter() {
+    let page = Page::open(Size::SMALL).await;
+    let of = async |signal: &str| page.matching(&[("iteration", "1"), ("signal", signal)]).await;
+    let (all, teaching) = (of("gradient,zero_variance,at_mean").await, of("gradient").await);
+    assert_eq!(all, 16);
+    assert!(teaching > 0 && of("zero_variance,at_mean").await == 16 - teaching);
+    assert_eq!(
+        page.matching(&[("stage", "exam"), ("signal", "gradient")]).await,
+        0,
+        "nothing learns from it"
+    );
+}
+
+#[tokio::test]
+async fn runs_are_listed_with_their_curve_and_tokens() {
+    let page = Page::open(Size::SMALL).await;
+    let run = &page.get("runs", &[]).await["runs"][0];
+    assert_eq!((run["curve"].as_array().unwrap().len(), &run["tokens"]), (3, &json!(13_000)));
+    let alone = page.get("sweeps", &[("runs", RUN)]).await;
+    assert_eq!(alone, json!([]), "one run is no sweep");
+}
+
+#[tokio::test]
 async fn an_episode_has_its_conversation_rewards_advantage_and_group() {
     let page = Page::open(Size::SMALL).await;
     let rows = page.episodes(&[("iteration", "1"), ("limit", "16")]).await;
@@ -286,6 +335,11 @@ async fn a_person_labels_an_episode_and_the_label_is_compared_with_the_judges() 
     let pair = &judges["disagreements"][0];
     assert_ne!(pair["judges"][0], pair["judges"][1]);
     assert_eq!(judges["audits"].as_array().unwrap().len(), 3);
+    // Another page has not seen this label, and changes the verdict alone.
+    let body = json!({ "run": RUN, "stage": right["stage"], "id": right["id"], "right": true });
+    assert_eq!(page.post("label", &body).await.status(), StatusCode::OK);
+    let stored = labels::read(&page.store, RUN).unwrap();
+    assert_eq!((stored[0].right, stored[0].note.as_deref()), (Some(true), Some(HOSTILE)));
     assert_eq!(page.label(right, Value::Null, " ").await.status(), StatusCode::OK);
     assert_eq!(labels::read(&page.store, RUN).unwrap(), []);
     assert_eq!(
@@ -308,7 +362,7 @@ async fn runs_with_missing_artifacts_say_so_and_show_the_rest() {
     let text = std::fs::read_to_string(&journal).unwrap();
     std::fs::write(&journal, format!("{text}{{\"torn\": ")).unwrap();
     drop(all);
-    let site = Arc::new(Site::new(vec![page.store.clone()], vec![]));
+    let site = Arc::new(Site::new(vec![(page.store.clone(), String::new())], vec![]));
     let episodes = site.loaded(RUN).unwrap();
     assert_eq!(episodes.unavailable.len(), 1);
     assert!(episodes.unavailable[0].problem.contains("no longer in the cache"), "{:?}", episodes.unavailable);
@@ -322,6 +376,64 @@ async fn runs_with_missing_artifacts_say_so_and_show_the_rest() {
     assert!(page.get("curves", &[]).await["loops"].is_array());
     assert!(page.get("exams", &[]).await["exams"].is_array());
     assert!(page.get("judges", &[]).await["audits"].is_array());
+}
+
+#[tokio::test]
+async fn the_answer_of_a_run_is_that_of_its_exam() {
+    let page = Page::open(Size::SMALL).await;
+    let answer = page.get("answer", &[]).await;
+    assert_eq!((&answer["exam"]["stage"], &answer["finding"]), (&json!("exam"), &json!("better")));
+    assert!(answer["sentence"].as_str().unwrap().starts_with("trained beats base"), "{answer}");
+    assert_eq!(answer["failed"]["tasks"], 4, "of one policy, in one mode");
+    assert_eq!(answer["next"][0]["command"], format!("mcprl chat {RUN} --cache C"));
+    let run = &page.get("runs", &[]).await["runs"][0];
+    assert_eq!((&run["headline"]["baseline"], &run["headline"]["success"]), (&json!(0.5), &json!(0.5)));
+    assert_eq!(run["training"]["stage"], "train[0003]/rollout");
+}
+
+#[tokio::test]
+async fn a_stage_that_failed_shows_what_to_do_about_it() {
+    let page = Page::open(Size::SMALL).await;
+    let journal = page.store.runs().join(RUN).join("journal.jsonl");
+    let mut text = std::fs::read_to_string(&journal).unwrap();
+    let error = json!({"code": "x::y", "message": "no number", "hint": "lower it", "class": "work", "is_transient": false});
+    text +=
+        &json!({"at": 9_000_000, "event": "failed", "id": "train[0003]/update", "error": error}).to_string();
+    std::fs::write(&journal, text + "\n").unwrap();
+    let run = page.get("run", &[]).await;
+    let failed =
+        run["stages"].as_array().unwrap().iter().find(|stage| stage["error"] == "no number").unwrap();
+    assert_eq!(failed["hint"], "lower it");
+}
+
+#[tokio::test]
+async fn a_run_without_an_exam_has_no_success_and_says_how_to_continue() {
+    let page = Page::open(Size::SMALL).await;
+    let journal = page.store.runs().join(RUN).join("journal.jsonl");
+    let text = std::fs::read_to_string(&journal).unwrap();
+    let is_before = |line: &&str| !line.contains("\"exam\"") && !line.contains("\"closed\"");
+    let kept: String = text.lines().filter(is_before).map(|line| format!("{line}\n")).collect();
+    std::fs::write(&journal, kept).unwrap();
+    let answer = page.get("answer", &[]).await;
+    assert_eq!((&answer["exam"], &answer["failed"]), (&Value::Null, &Value::Null));
+    assert_eq!(answer["next"][0]["command"], format!("mcprl resume {RUN} --cache C"));
+    let killed = page.get("run", &[]).await;
+    assert_eq!((&killed["headline"], &killed["state"]), (&Value::Null, &json!("killed")));
+    assert!(killed["training"]["success"].is_number(), "{killed}");
+
+    page.store.prepare().unwrap();
+    let _live = page.store.attend(RUN).unwrap();
+    let live = page.get("run", &[]).await;
+    assert_eq!((&live["headline"], &live["state"]), (&Value::Null, &json!("running")));
+    // It was opened long ago.
+    let [live, killed] = [live, killed].map(|run| run["seconds"].as_f64().unwrap());
+    assert!(live > killed + 3600.0, "{live} s of wall time");
+    let answer = page.get("answer", &[]).await;
+    assert!(!answer["next"].to_string().contains("resume"), "{answer}");
+    assert!(
+        answer["sentence"].as_str().unwrap().starts_with("not known yet"),
+        "nothing is planned: {answer}"
+    );
 }
 
 #[tokio::test]
@@ -367,7 +479,7 @@ async fn tasks_are_reviewed_on_the_page_and_the_decisions_are_tasks_of_a_file() 
     let counts = page.get("tasks", &[]).await["counts"].clone();
     assert_eq!(counts, json!({ "drop": 1, "edit": 1, "open": total - 2 }));
     let (train, heldout) =
-        scenarios::file::load(std::path::Path::new(all["file"].as_str().unwrap()), (0.0, 0).into()).unwrap();
+        tasks::file::load(std::path::Path::new(all["file"].as_str().unwrap()), (0.0, 0).into()).unwrap();
     let read: Vec<&str> = train.iter().chain(&heldout).map(|task| task.task.as_str()).collect();
     assert_eq!(read, ["Is it right?"]);
 }
@@ -391,7 +503,7 @@ async fn a_task_that_the_list_shows_in_part_is_edited_as_a_whole() {
     assert_eq!(answer["task"]["check"], "text", "the answer is a number, and its check stays one of text");
     assert_eq!(page.get("task", &named).await["task"], changed, "the next edit begins with this one");
     let (train, heldout) =
-        scenarios::file::load(std::path::Path::new(all["file"].as_str().unwrap()), (0.0, 0).into()).unwrap();
+        tasks::file::load(std::path::Path::new(all["file"].as_str().unwrap()), (0.0, 0).into()).unwrap();
     let kept: Vec<_> = train.iter().chain(&heldout).map(|task| (&*task.task, &*task.check)).collect();
     assert_eq!(kept, [(&*changed, "text")]);
     let none = page.get("task", &[named[0], ("id", "x")]).await;

@@ -11,16 +11,17 @@ use serde_json::{Value, json};
 
 use super::{Page, WebError, answers::text, query::Query};
 use crate::{
+    data::{Message, Role, first_of_user},
     error::Result,
     exec::review::{
         Decision,
         traces::{Decided, decisions, digest, editable, edited, set},
     },
+    recorded::{RecordedTrace, Trace},
     text::start_of,
-    traces::{Found, Trace},
     view::{
-        conversation,
         episode::{TextPart, part_of, shown},
+        episodes::texts_of,
     },
 };
 
@@ -31,14 +32,14 @@ const SHOWN: usize = 300;
 
 /// The conversations of a review, and the file of its decisions.
 pub struct TraceReview {
-    found: Vec<Found>,
+    found: Vec<RecordedTrace>,
     /// The digest of each conversation; none of one that cannot be used.
     digests: Vec<Option<String>>,
     out: PathBuf,
 }
 
 impl TraceReview {
-    pub fn new(found: Vec<Found>, out: PathBuf) -> Self {
+    pub fn new(found: Vec<RecordedTrace>, out: PathBuf) -> Self {
         let digests = found.iter().map(|found| found.trace.as_ref().ok().map(digest)).collect();
         Self { found, digests, out }
     }
@@ -69,11 +70,9 @@ impl TraceReview {
         });
         match &found.trace {
             Ok(trace) => {
-                let count =
-                    |role: &str| trace.messages.iter().filter(|message| message["role"] == role).count();
-                row["task"] = start_of(task(trace), SHOWN).into();
-                row["turns"] = count("assistant").into();
-                row["results"] = count("tool").into();
+                row["task"] = start_of(first_of_user(&trace.messages).unwrap_or_default(), SHOWN).into();
+                row["turns"] = trace.count(Role::Assistant).into();
+                row["results"] = trace.count(Role::Tool).into();
                 row["notes"] = trace.repairs.clone().into();
             }
             Err(why) => row["notes"] = [why.as_str()].into_iter().collect(),
@@ -87,7 +86,7 @@ impl TraceReview {
         let has_text = |at: &usize| {
             let Some(wanted) = &wanted else { return true };
             let Ok(trace) = &self.found[*at].trace else { return false };
-            trace.messages.iter().any(|message| texts(message).to_lowercase().contains(wanted))
+            texts_of(&trace.messages).to_lowercase().contains(wanted)
         };
         let mut matching: Vec<usize> = (0..self.found.len()).filter(has_text).collect();
         let mut counts: BTreeMap<&str, usize> = BTreeMap::new();
@@ -109,7 +108,7 @@ impl TraceReview {
     }
 
     /// A conversation that can be used.
-    fn trace(&self, at: usize) -> Result<(&Found, &Trace), WebError> {
+    fn trace(&self, at: usize) -> Result<(&RecordedTrace, &Trace), WebError> {
         let found = self.found.get(at);
         let found = found.ok_or_else(|| WebError::NotFound(format!("there is no conversation {at}")))?;
         match &found.trace {
@@ -119,7 +118,7 @@ impl TraceReview {
     }
 
     /// The messages of a conversation, as edited.
-    fn messages(&self, at: usize, decisions: &BTreeMap<String, Decided>) -> Result<Vec<Value>> {
+    fn messages(&self, at: usize, decisions: &BTreeMap<String, Decided>) -> Result<Vec<Message>> {
         let (_, trace) = self.trace(at)?;
         let decided = self.decided(at, decisions).filter(|decided| decided.decision == Decision::Edit);
         Ok(decided.map_or(&trace.messages, |decided| &decided.messages).clone())
@@ -135,31 +134,14 @@ impl TraceReview {
         let (_, trace) = self.trace(at)?;
         text(&json!({
             "trace": self.row(at, &decisions),
-            "messages": shown(conversation::of_messages(&messages, &[])),
             "editable": messages.iter().map(|message| editable(message).is_some()).collect::<Vec<_>>(),
+            "messages": shown(messages),
             "tools": trace.tools.iter().flatten().filter_map(|tool| tool["function"]["name"].as_str()).collect::<BTreeSet<_>>(),
             "total": self.found.len(),
             "open": open,
             "left": left,
         }))
     }
-}
-
-/// What a search looks at.
-fn texts(message: &Value) -> String {
-    let said = ["content", "reasoning_content"].iter().filter_map(|name| message[name].as_str());
-    let mut all: Vec<String> = said.map(str::to_owned).collect();
-    for call in message["tool_calls"].as_array().into_iter().flatten() {
-        let function = &call["function"];
-        all.push(format!("{} {}", function["name"].as_str().unwrap_or_default(), function["arguments"]));
-    }
-    all.join("\n")
-}
-
-/// What was asked first.
-fn task(trace: &Trace) -> &str {
-    let asked = trace.messages.iter().find(|message| message["role"] == "user");
-    asked.and_then(|message| message["content"].as_str()).unwrap_or_default()
 }
 
 /// A decision as the page sends it; without `decision` it is taken back.
@@ -188,10 +170,9 @@ impl Page for TraceReview {
             "trace" => self.one(number("index")?),
             "text" => {
                 let messages = self.messages(number("index")?, &self.decisions()?)?;
-                let spoken = conversation::of_messages(&messages, &[]);
                 let which = query.named("part", TextPart::named)?.unwrap_or(TextPart::Content);
                 let from = query.parsed("from")?.unwrap_or(0);
-                let found = part_of(spoken, number("message")?, &which, from);
+                let found = part_of(messages, number("message")?, &which, from);
                 text(&found.ok_or_else(WebError::no_text)?)
             }
             // What an edit begins with: the whole of it.
@@ -227,7 +208,7 @@ impl Page for TraceReview {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::traces;
+    use crate::recorded;
 
     fn query(text: &str) -> Query {
         Query::of(&format!("/?{text}").parse().unwrap())
@@ -246,7 +227,7 @@ mod tests {
         };
         let lines = [item("boats?"), json!({"text": 1}), item("ships?")].map(|item| format!("{item}\n"));
         std::fs::write(folder.join("some.jsonl"), lines.concat()).unwrap();
-        TraceReview::new(traces::read(&folder.join("some.jsonl")).unwrap(), folder.join("kept.jsonl"))
+        TraceReview::new(recorded::read(&folder.join("some.jsonl")).unwrap(), folder.join("kept.jsonl"))
     }
 
     fn get(review: &TraceReview, name: &str, asked: &str) -> Value {
@@ -278,16 +259,18 @@ mod tests {
         let edited = decide(&review, json!({"index": 2, "decision": "edit", "texts": texts}));
         assert_eq!(edited["messages"][0]["content"]["text"], "How many ships?");
         assert_eq!(edited["open"], Value::Null, "nothing is left");
-        let kept = traces::read(&folder.path().join("kept.jsonl")).unwrap();
-        let [Found { trace: Ok(trace), .. }] = kept.as_slice() else { panic!("one is kept: {kept:?}") };
+        let kept = recorded::read(&folder.path().join("kept.jsonl")).unwrap();
+        let [RecordedTrace { trace: Ok(trace), .. }] = kept.as_slice() else {
+            panic!("one is kept: {kept:?}")
+        };
         assert_eq!(
-            (&trace.messages[0]["content"], &trace.messages[3]["content"]),
-            (&json!("How many ships?"), &json!("8"))
+            (trace.messages[0].text.as_str(), trace.messages[3].text.as_str()),
+            ("How many ships?", "8")
         );
-        assert_ne!(trace.messages[2]["content"], "no result", "a result is what happened");
+        assert_ne!(trace.messages[2].text, "no result", "a result is what happened");
 
         let again = TraceReview::new(
-            traces::read(&folder.path().join("some.jsonl")).unwrap(),
+            recorded::read(&folder.path().join("some.jsonl")).unwrap(),
             folder.path().join("kept.jsonl"),
         );
         assert_eq!(get(&again, "traces", "state=edit")["matching"], 1, "a review goes on where it ended");

@@ -7,7 +7,7 @@
 #
 # Files that a test makes change what it does: DIR/refuse (no job is accepted), DIR/hold (jobs wait), DIR/dead (all jobs that
 # run now count as lost; it is consumed by the next `list`), DIR/late (jobs are accepted, but the answer is lost), DIR/away (`list`
-# has no answer).
+# has no answer), DIR/vanish (the folder of a job is away for two seconds from its submission on).
 set -eu
 dir=$1
 mkdir -p "$dir/jobs"
@@ -20,6 +20,13 @@ submit)
     mkdir "$dir/jobs/$3"
     echo "$3" >>"$dir/submitted"
     [ ! -e "$dir/late" ] || { echo "$4" >"$dir/jobs/$3/waits"; exit 1; }
+    if [ -e "$dir/vanish" ]; then
+        folder=$(dirname "$4")
+        mv "$folder" "$folder.away"
+        setsid sh -c 'sleep 2; mv "$1.away" "$1"; exec sh "$2"' vanish "$folder" "$4" </dev/null >/dev/null 2>&1 &
+        echo $! >"$dir/jobs/$3/pid"
+        exit
+    fi
     [ ! -e "$dir/hold" ] || { echo "$4" >"$dir/jobs/$3/waits"; exit; }
     setsid sh "$4" </dev/null >/dev/null 2>&1 &
     echo $! >"$dir/jobs/$3/pid"

@@ -1,6 +1,5 @@
 """Checks the episodes that an agent of the OpenAI Agents SDK played (see harness.sh): `harness.py RUN`, its folder."""
 
-import json
 import sys
 from pathlib import Path
 
@@ -10,7 +9,7 @@ run = Path(sys.argv[1])
 episodes = parquet.read_table(run / "train.0001/rollout/trajectories.parquet").to_pylist()
 assert len(episodes) == 8, len(episodes)
 for episode in episodes:
-    messages = json.loads(episode["messages"])
+    messages = episode["messages"]
     assert messages[0]["role"] == "system" and messages[1]["role"] == "user", messages
     assert sum(episode["sampled"]) > 0 and len(episode["tokens"]) == len(episode["logprobs"])
     assert all(logprob <= 0 for logprob in episode["logprobs"])

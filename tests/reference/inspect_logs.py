@@ -3,7 +3,6 @@
 inspect_logs.py LOGS STAGE-FOLDER
 """
 
-import json
 import sys
 from pathlib import Path
 
@@ -29,14 +28,14 @@ for (policy, mode), log in found.items():
     right = []
     for sample in log.samples:
         row = rows_by_id.loc[sample.metadata["id"]]
-        spoken = json.loads(row["messages"])
+        spoken = row["messages"]
         assert [(shown.role, shown.text) for shown in sample.messages] == [
-            (message["role"], message.get("content") or "") for message in spoken
+            (message["role"], message["text"]) for message in spoken
         ]
         called = [call.id for shown in sample.messages for call in getattr(shown, "tool_calls", None) or []]
-        assert called == [call["id"] for message in spoken for call in message.get("tool_calls", [])]
+        assert called == [call["id"] for message in spoken for call in message["calls"]]
         answered = [shown.tool_call_id for shown in sample.messages if shown.role == "tool"]
-        assert answered == [message["tool_call_id"] for message in spoken if message["role"] == "tool"]
+        assert answered == [message["result"]["call_id"] for message in spoken if message["role"] == "tool"]
         calls, results = calls + len(called), results + len(answered)
         assert sample.target and sample.output.completion == (row["answer"] if pandas.notna(row["answer"]) else "")
         assert sample.scores["correct"].value == ("C" if row["correct"] else "I")

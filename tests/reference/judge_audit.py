@@ -1,6 +1,6 @@
 """Measures of a judge, computed with SciPy: `python tests/reference/judge_audit.py`.
 
-Writes `fixtures/judge_audit.json`, which the tests of `src/judge/rank.rs` and `src/stage/judge/audit.rs` read.
+Writes `fixtures/judge_audit.json`, which the tests of `crates/mcprl-judge/src/rank.rs` and `src/stage/judge/audit.rs` read.
 """
 
 import itertools

@@ -29,6 +29,19 @@ def arguments():
     return parser.parse_args()
 
 
+def in_template_form(message):
+    role, text, reasoning, result = (message[key] for key in ("role", "text", "reasoning", "result"))
+    form = {"role": role, "content": text}
+    if reasoning is not None:
+        form["reasoning_content"] = reasoning
+    if result is not None:
+        form |= {"tool_call_id": result["call_id"], "name": message["name"]}
+    functions = [{"name": call["name"], "arguments": json.loads(call["arguments"])} for call in message["calls"]]
+    calls = zip(message["calls"], functions)
+    calls = [{"id": call["id"], "type": "function", "function": function} for call, function in calls]
+    return form | ({"tool_calls": calls} if calls else {})
+
+
 def main():
     args = arguments()
     tokenizer = AutoTokenizer.from_pretrained(args.model, local_files_only=True)
@@ -45,7 +58,8 @@ def main():
     count = {True: [0, 0], False: [0, 0]}
     tokens = 0
     for episode in episodes.iter_rows(named=True):
-        text = tokenizer.apply_chat_template(json.loads(episode["messages"]), tools=tools, tokenize=False)
+        messages = [in_template_form(message) for message in episode["messages"]]
+        text = tokenizer.apply_chat_template(messages, tools=tools, tokenize=False)
         own, in_form = episode["tokens"], episode["loose_calls"] == episode["parse_failures"] == 0
         both = [tokenizer(text, add_special_tokens=False)["input_ids"], plain.encode(text, add_special_tokens=False).ids]
         # A template ends the last turn with more than the model writes.

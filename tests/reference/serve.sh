@@ -5,7 +5,8 @@
 #
 # MCPRL (default: target/release/mcprl) is the binary. CACHE has the run to serve, one of pipelines/sqlite.toml; without it, a
 # short training is run into target/ui-test, as tests/reference/ui.sh does. The clients come from PyPI and npm, into
-# target/servers/openai. Servers listen on loopback and end with this script.
+# target/servers/openai. Servers listen on loopback and end with this script. SCREENSHOTS=FOLDER writes pictures of the page, and
+# ASSETS=1 tries its files without a build.
 set -eu
 cd "$(dirname "$0")/../.."
 mcprl=$(realpath "${1:-target/release/mcprl}")
@@ -32,17 +33,29 @@ if [ -z "$browser" ]; then
     exit 1
 fi
 pages=$PWD/target/servers/ui
-[ -d "$pages/node_modules/playwright-core" ] ||
-    npm install --prefix "$pages" --no-audit --no-fund --loglevel error playwright-core@1.65.1
+[ -d "$pages/node_modules/playwright-core" ] && [ -d "$pages/node_modules/axe-core" ] ||
+    npm install --prefix "$pages" --no-audit --no-fund --loglevel error playwright-core@1.65.1 axe-core@4.14.1
 scratch=$(mktemp -d)
-"$mcprl" serve "$run" --cache "$cache" --port 0 --yes --keep "$scratch/kept" 2> "$scratch/log" &
-server=$!
-trap 'kill $server 2> /dev/null; rm -r "$scratch"' EXIT
+servers=
+trap 'kill -9 $servers 2> /dev/null || true; rm -r "$scratch"' EXIT
 trap 'exit 130' INT TERM
-url=
-for _ in $(seq 120); do
-    url=$(grep -o 'http://127.0.0.1:[0-9]*' "$scratch/log" | head -n 1) || true
-    [ -z "$url" ] || break
-    sleep 0.5
-done
-NODE_PATH="$pages/node_modules" CHROMIUM="$browser" node tests/reference/chat_page.mjs "$url"
+
+# Serves the run with these options; its address is then in $url.
+serve() {
+    "$mcprl" serve "$run" --cache "$cache" --port 0 "$@" 2> "$scratch/log" &
+    servers="$servers $!"
+    url=
+    for _ in $(seq 120); do
+        url=$(sed -n 's|^open *\(http://[^/]*\)/.*|\1|p' "$scratch/log")
+        [ -z "$url" ] || break
+        sleep 0.5
+    done
+}
+
+serve --yes --keep "$scratch/kept"
+open="$url $!"
+MCPRL_TEST_KEY=s3cret
+export MCPRL_TEST_KEY
+serve --yes --deny '*' --api-key-env MCPRL_TEST_KEY
+# shellcheck disable=SC2086
+NODE_PATH="$pages/node_modules" CHROMIUM="$browser" node tests/reference/chat_page.mjs $open "$url" "$!"

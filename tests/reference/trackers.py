@@ -231,7 +231,7 @@ def tensorboard():
             return {entry["step"]: entry["text"] for entry in found}
 
         verdict = text(f"verdict/{exam['stage']}")[0]
-        assert "<h1>Verdict</h1>" in verdict and exam["sentences"].split(":")[0] in verdict, verdict
+        assert "<h1>Verdict</h1>" in verdict and exam["sentences"][0]["text"].split(":")[0] in verdict, verdict
         episodes = {**text(f"examples/{loop}_right"), **text(f"examples/{loop}_wrong")}
         assert set(episodes) <= {point["iteration"] for point in points} and episodes, episodes.keys()
         assert all("<script" not in page for page in episodes.values())

@@ -2,10 +2,12 @@
 
 import { createRequire } from "node:module";
 import { strict as assert } from "node:assert";
+import { readFileSync } from "node:fs";
 
 const { chromium } = createRequire(`${process.env.NODE_PATH}/`)("playwright-core");
 const url = process.argv[2];
 const shots = process.env.SCREENSHOTS;
+const axe = readFileSync(`${process.env.NODE_PATH}/axe-core/axe.min.js`, "utf8");
 const problems = [];
 const browser = await chromium.launch({ executablePath: process.env.CHROMIUM, args: ["--no-sandbox"] });
 const context = await browser.newContext({ viewport: { width: 1280, height: 900 }, colorScheme: "light" });
@@ -47,52 +49,98 @@ async function check(view) {
   if (state.title === "owned") problems.push(`${view}: a text became a script`);
 }
 
+// No rule of axe is broken.
+async function accessible(view) {
+  await page.evaluate(axe);
+  for (const found of await page.evaluate(async () => (await globalThis.axe.run(document)).violations)) {
+    problems.push(`${view}: ${found.id}: ${found.nodes.slice(0, 3).map((node) => node.html.slice(0, 160)).join(" | ")}`);
+  }
+}
+
 const shown = (view) => page.waitForSelector(`main[data-view=${view}]`);
 const open = async (name) => {
   await page.getByRole("navigation").getByRole("link", { name, exact: true }).click();
   await shown(name.toLowerCase());
 };
 
-// The token becomes a cookie, and leaves the address.
-const began = Date.now();
+// The token becomes a cookie, and leaves the address. The first view is there when the verdict is.
+await page.addInitScript(() => {
+  const look = () => {
+    if (document.querySelector(".band .claim")) globalThis.first ??= performance.now();
+    else requestAnimationFrame(look);
+  };
+  requestAnimationFrame(look);
+});
 await page.goto(url);
 await shown("run");
-const first = Date.now() - began;
+const first = Math.round(await (await page.waitForFunction(() => globalThis.first)).jsonValue());
 assert(!page.url().includes("token="), page.url());
 
-// Run: the graph, the curves, and the way to a stage and to an iteration, by keyboard.
+// Run: the answer, the curves, and the way to a stage and to an iteration, by keyboard.
 await check("run");
-await page.waitForSelector(".graph g[role=button]");
-await page.locator(".graph g[role=button]").first().focus();
+await page.waitForSelector(".band .claim");
+assert((await page.locator(".next li").count()) <= 3);
+await page.locator(".stages button").first().focus();
 await page.keyboard.press("Enter");
 await page.getByRole("button", { name: "Close" }).waitFor();
 await page.getByRole("button", { name: "Close" }).press("Enter");
 await page.waitForSelector("figure svg");
 const charts = await page.locator("figure svg").count();
 if (charts > 0) {
-  const chart = page.locator("figure", { hasText: "Success in training" }).locator("svg").first();
+  const chart = page.locator("figure", { hasText: "Success in training" }).locator(".plot").first();
   if (await chart.count()) {
     await chart.focus();
     await page.keyboard.press("ArrowLeft");
     await page.keyboard.press("ArrowLeft");
     await page.keyboard.press("Enter");
     await page.getByRole("link", { name: "episodes of this iteration" }).waitFor();
+    await page.keyboard.press("Escape");
+    await page.getByRole("link", { name: "episodes of this iteration" }).waitFor({ state: "detached" });
   }
 }
 await page.getByLabel("Smoothing").fill("0.6");
+if (charts > 0) {
+  await page.locator(".values summary").first().click();
+  await page.locator(".values[open] tbody tr").first().waitFor();
+}
 await shot("run");
 
-// A run that changes is drawn again under the hands of its reader: the header stays, and so does the focus.
+// A run that changes is drawn again under the hands of its reader: the header stays, and so do the focus and the values that are shown.
 const changing = await context.newPage();
-await changing.route("**/api/events?*", (route) => route.fulfill({ contentType: "text/event-stream", body: "retry: 300\nevent: changed\ndata: 1\n\n" }));
+let changes = true;
+await changing.route("**/api/events?*", (route) => {
+  route.fulfill({ contentType: "text/event-stream", body: `retry: 300\n${changes ? "event: changed\ndata: 1\n" : ""}\n` });
+  changes = false;
+});
 await changing.goto(new URL(url).origin);
 await changing.waitForSelector("figure svg");
-await changing.locator(".graph g[role=button]").nth(1).focus();
+const values = changing.locator(".values[open] tbody tr").first();
+await changing.locator(".values summary").first().click();
+await values.waitFor();
+await changing.waitForTimeout(500);
+await changing.locator(".stages button").nth(1).focus();
+await changing.evaluate(() => {
+  globalThis.moved = 0;
+  new PerformanceObserver((list) => { for (const entry of list.getEntries()) globalThis.moved += entry.value; }).observe({ type: "layout-shift" });
+});
 await changing.evaluate(() => { globalThis.link = document.querySelector("nav a"); globalThis.box = document.activeElement; });
+changes = true;
 await changing.waitForFunction(() => !globalThis.box.isConnected);
-const kept = await changing.evaluate(() => ({ link: globalThis.link.isConnected, box: document.activeElement.getAttribute("aria-label") === globalThis.box.getAttribute("aria-label") }));
+const kept = await changing.evaluate(() => ({ link: globalThis.link.isConnected, box: document.activeElement.textContent === globalThis.box.textContent }));
 assert.deepEqual(kept, { link: true, box: true });
+assert(await values.isVisible(), "values that are shown stay");
+await changing.waitForTimeout(300);
+assert.equal(await changing.evaluate(() => globalThis.moved), 0, "nothing moves when the run is drawn again");
 await changing.close();
+
+// SQL in a call has a line for each clause, as in the chat.
+const statement = await page.evaluate(async () => {
+  const { messages } = await import("/transcript.js");
+  const text = JSON.stringify({ sql: "SELECT a FROM t WHERE b = 'of where x' LIMIT 12345678901234567890", short: "SELECT 1 FROM t" });
+  const [article] = messages([{ role: "assistant", calls: [{ name: "q", arguments: { text, bytes: text.length } }] }]);
+  return [...article.querySelectorAll("dd")].map((one) => one.textContent);
+});
+assert.deepEqual(statement, ["SELECT a\nFROM t\nWHERE b = 'of where x'\nLIMIT 12345678901234567890", "SELECT 1 FROM t"]);
 
 // Episodes: filter, sort, search, page, and open one by keyboard.
 await open("Episodes");
@@ -112,21 +160,40 @@ await page.getByText("nothing matches").waitFor();
 await page.getByRole("button", { name: "Clear" }).click();
 await page.waitForFunction(() => document.querySelectorAll("tbody tr").length > 0);
 await shot("episodes");
+// Through what the filter left, in its order, by keyboard.
+await page.getByLabel("Outcome").selectOption("wrong");
+await page.waitForFunction(() => document.querySelector("main [role=status]").textContent.includes(" of "));
+await page.getByRole("button", { name: "Reward" }).click();
+await page.waitForSelector("th[aria-sort=ascending]");
 await page.locator("h1").click();
 await page.keyboard.press("j");
 await page.keyboard.press("Enter");
 await shown("episode");
+await page.getByText(/^1 of [\d,]+ that match$/).waitFor();
+const title = await page.locator("h1").textContent();
+await page.keyboard.press("n");
+await page.getByText(/^2 of [\d,]+ that match$/).waitFor();
+await page.getByText("✗ wrong").first().waitFor();
+await page.keyboard.press("p");
+await page.getByText(/^1 of [\d,]+ that match$/).waitFor();
+assert.equal(await page.locator("h1").textContent(), title);
 await check("episode");
 assert((await page.locator("article.message").count()) > 1);
 await page.getByText("Tools that the policy was offered").click();
 await page.waitForSelector("details .call");
 await shot("episode");
 
-// A label is stored, and removed again.
-await page.getByRole("button", { name: "✗ wrong" }).click();
-await page.getByLabel("Note").fill("<b>checked</b> by ui.mjs");
-await page.getByRole("button", { name: "Save" }).click();
+// A label is stored by one key, taken back by the same, and changed by another.
+await page.locator("h1").click();
+await page.keyboard.press("y");
+await page.getByText("person: right").first().waitFor();
+await page.keyboard.press("y");
+await page.getByText("saved; 0 labels").waitFor();
+await page.keyboard.press("w");
 await page.getByText("person: wrong").first().waitFor();
+await page.getByLabel("Note").fill("<b>checked</b> by ui.mjs");
+await page.getByLabel("Note").blur();
+await page.getByText("saved; 1 labels").waitFor();
 await open("Judges");
 await check("judges");
 await page.getByText("<b>checked</b> by ui.mjs").waitFor();
@@ -134,8 +201,8 @@ await shot("judges");
 await page.getByText("<b>checked</b> by ui.mjs").locator("xpath=ancestor::tr").getByRole("link").first().click();
 await shown("episode");
 await page.getByLabel("Note").fill("");
-await page.getByRole("button", { name: "no verdict" }).click();
-await page.getByRole("button", { name: "Save" }).click();
+await page.locator("h1").click();
+await page.keyboard.press("u");
 await page.getByText("saved; 0 labels").waitFor();
 
 // Tokens.
@@ -173,7 +240,7 @@ await page.reload();
 await shown("tasks");
 for (const decision of ["edit", "drop"]) {
   await page.getByLabel("Decision").selectOption(decision);
-  await state(/^1 tasks/).waitFor();
+  await state(/^1 task /).waitFor();
   if (decision === "edit") await page.getByText("<i>Which</i> one?").waitFor();
   await page.getByRole("button", { name: "Undo" }).click();
   await page.getByRole("button", { name: "Undo" }).waitFor({ state: "detached" });
@@ -182,6 +249,51 @@ await page.getByLabel("Decision").selectOption("");
 await state("dropped 0").waitFor();
 await state("edited 0").waitFor();
 await check("tasks, reviewed");
+
+// Runs: sorted, filtered, and one opened.
+await page.getByRole("link", { name: "all runs" }).click();
+await shown("runs");
+await check("runs");
+const runs = await page.locator(".runs tbody tr").count();
+if (process.env.SEEDS) assert.equal(await page.locator(".sweep tbody tr").count(), 1, "two seeds are summed up");
+await page.getByRole("button", { name: "Success on held-out tasks" }).click();
+await page.waitForSelector("th[aria-sort=descending]");
+await page.getByLabel("Search").fill("zzz nowhere zzz");
+await page.getByText("0 runs").waitFor();
+await page.getByLabel("Search").fill("");
+await page.waitForFunction((count) => document.querySelectorAll(".runs tbody tr").length === count, runs);
+await shot("runs");
+await page.goBack();
+await shown("tasks");
+
+// No text is smaller than 11 pixels, and no rule of axe is broken, in light and dark colours.
+for (const [width, colorScheme] of [[390, "dark"], [1440, "light"], [1440, "dark"]]) {
+  await page.setViewportSize({ width, height: 900 });
+  await page.emulateMedia({ colorScheme });
+  for (const name of ["Run", "Episodes", "Episode", "Tokens", "Exam", "Judges", "Tasks", "Runs"]) {
+    if (name === "Runs") {
+      await page.getByRole("link", { name: "all runs" }).click();
+      await shown("runs");
+    } else if (name === "Episode") {
+      await page.locator("a.row").first().click();
+      await shown("episode");
+    } else if (name === "Tokens") {
+      await page.keyboard.press("t");
+      await shown("tokens");
+    } else await open(name);
+    await page.waitForTimeout(300);
+    await accessible(`${name} at ${width}, ${colorScheme}`);
+    const small = await page.evaluate(() => [...document.querySelectorAll("main *")].filter((one) => {
+      const scale = one instanceof SVGElement && one.ownerSVGElement ? one.ownerSVGElement.getScreenCTM().a : 1;
+      return [...one.childNodes].some((node) => node.nodeType === 3 && node.textContent.trim()) && one.getClientRects().length > 0 && scale * parseFloat(getComputedStyle(one).fontSize) < 10.99;
+    }).map((one) => one.textContent.slice(0, 40)));
+    if (small.length) problems.push(`${name} at ${width}: small type: ${small.slice(0, 5).join(" | ")}`);
+    if (name === "Runs") {
+      await page.goBack();
+      await shown("tasks");
+    }
+  }
+}
 
 // All of it in the dark and on a phone.
 await page.emulateMedia({ colorScheme: "dark" });
@@ -198,7 +310,7 @@ await open("Episodes");
 await page.locator("a.row").first().click();
 await shown("episode");
 await check("episode on a phone");
-await page.getByRole("link", { name: "tokens", exact: true }).click();
+await page.getByRole("link", { name: /^tokens/ }).click();
 await shown("tokens");
 await check("tokens on a phone");
 

@@ -4,10 +4,10 @@
 #     tests/reference/ui.sh [MCPRL [CACHE [RUN]]]
 #
 # MCPRL (default: target/release/mcprl) is the binary. CACHE has the run to open; without it, a short training of
-# pipelines/sqlite.toml is run into target/ui-test. Needs Chromium or Chrome on the PATH, or in CHROMIUM; playwright-core
-# comes from npm, into target/servers/ui. SCREENSHOTS=FOLDER writes pictures of the views, and
+# pipelines/sqlite.toml is run into target/ui-test, with two seeds. Needs Chromium or Chrome on the PATH, or in CHROMIUM; playwright-core
+# and axe-core come from npm, into target/servers/ui. SCREENSHOTS=FOLDER writes pictures of the views, and
 # ASSETS=src/web/page tries other files of the page without a build. Fails if a view shows an error, if
-# the browser's console has one, or if something cannot be used by keyboard or on 360 pixels.
+# the browser's console has one, if something cannot be used by keyboard or on 360 pixels, or if a rule of axe is broken.
 set -eu
 cd "$(dirname "$0")/../.."
 mcprl=$(realpath "${1:-target/release/mcprl}")
@@ -19,12 +19,16 @@ if [ -z "$browser" ]; then
     echo "no Chromium; install it, or name it in CHROMIUM" >&2
     exit 1
 fi
-if [ ! -d "$packages/node_modules/playwright-core" ]; then
+if [ ! -d "$packages/node_modules/axe-core" ]; then
     mkdir -p "$packages"
-    npm install --prefix "$packages" --no-audit --no-fund --loglevel error playwright-core@1.65.1
+    npm install --prefix "$packages" --no-audit --no-fund --loglevel error playwright-core@1.65.1 axe-core@4.14.1
 fi
 # Cached after the first time.
-[ -n "${2-}" ] || run=$(tests/reference/short_run.sh "$mcprl" "$cache")
+if [ -z "${2-}" ]; then
+    tests/reference/short_run.sh "$mcprl" "$cache" --set loop.train.stages.rollout.seed=2 > /dev/null
+    run=$(tests/reference/short_run.sh "$mcprl" "$cache")
+    export SEEDS=2
+fi
 
 export NODE_PATH="$packages/node_modules" CHROMIUM="$browser"
 scratch=$(mktemp -d)

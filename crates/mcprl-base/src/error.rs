@@ -69,7 +69,10 @@ impl Failure {
     }
 
     pub fn hint(&self) -> Option<String> {
-        self.cause.hint()
+        // Whatever was written.
+        let is_full = || ["os error 28)", "os error 122)"].iter().any(|code| self.to_string().contains(code));
+        let full = || is_full().then(|| "there is no space left on the disk: free some".to_owned());
+        self.cause.hint().or_else(full)
     }
 
     pub fn class(&self) -> Class {
@@ -324,6 +327,14 @@ mod tests {
         let failure = inner.at(|| "card.toml".into()).at(|| "stage \"judge\"".into()).unwrap_err();
         assert_eq!(failure.to_string(), "stage \"judge\": card.toml: no such card");
         assert_eq!(failure.code(), "stage::no_card");
+    }
+
+    #[test]
+    fn a_full_disk_has_a_hint_whatever_was_written() {
+        let full = std::io::Error::from_raw_os_error(28);
+        assert_eq!(Failure::from(NoCard).at("cannot write a").hint(), None);
+        let hint = Failure::from(NoCard).at(format!("cannot write a: {full}")).hint();
+        assert_eq!(hint.as_deref(), Some("there is no space left on the disk: free some"));
     }
 
     #[test]

@@ -7,6 +7,7 @@
 extern crate self as mcprl_base;
 
 pub mod answer;
+pub mod call;
 pub mod child;
 pub mod document;
 pub mod error;

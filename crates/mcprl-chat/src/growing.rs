@@ -21,7 +21,7 @@ pub struct GrowingTurn {
     /// The text of the tokens before `decoded`. A character is there when its last token has come.
     raw: String,
     decoded: usize,
-    place: Place,
+    place: TurnState,
     /// Whether the parser may read what comes otherwise, so that nothing more is certain before the end.
     is_unsure: bool,
     /// Where the turn was cut: bytes of `raw`.
@@ -30,7 +30,7 @@ pub struct GrowingTurn {
 
 /// What the end of a growing turn is. Places are bytes of its text.
 #[derive(Debug, Default)]
-enum Place {
+enum TurnState {
     /// It may open reasoning.
     #[default]
     Begin,
@@ -97,12 +97,12 @@ impl GrowingTurn {
             return growth;
         }
         match self.place {
-            Place::Begin => {}
-            Place::Reasoning { from, close, .. } => {
+            TurnState::Begin => {}
+            TurnState::Reasoning { from, close, .. } => {
                 let end = self.raw.len() - begun(&self.raw[from..], close);
                 growth.reasoning = self.reasoning.grow(self.raw[from..end].trim());
             }
-            Place::Text { from, reasoning: (start, end) } => {
+            TurnState::Text { from, reasoning: (start, end) } => {
                 growth.reasoning = self.reasoning.grow(self.raw[start..end].trim());
                 let text = self.raw[from..].trim_start();
                 let certain = self.text.scan.certain(text, &chat.tool_names(), chat.learned.format.word());
@@ -117,14 +117,14 @@ impl GrowingTurn {
     pub fn answer(&mut self, chat: &Chat) -> Option<&str> {
         self.advance(chat);
         match self.place {
-            Place::Text { from, .. } => Some(self.raw[from..].trim_start()),
-            Place::Begin | Place::Reasoning { .. } => None,
+            TurnState::Text { from, .. } => Some(self.raw[from..].trim_start()),
+            TurnState::Begin | TurnState::Reasoning { .. } => None,
         }
     }
 
     /// Ends the turn after so many bytes of the [answer](Self::answer).
     pub fn cut(&mut self, bytes: usize) {
-        if let Place::Text { from, .. } = self.place {
+        if let TurnState::Text { from, .. } = self.place {
             let start = self.raw.len() - self.raw[from..].trim_start().len();
             self.cut = Some(start + bytes);
         }
@@ -159,11 +159,11 @@ impl GrowingTurn {
     /// Looks at the tokens that are new.
     fn advance(&mut self, chat: &Chat) {
         self.decode(chat);
-        if matches!(self.place, Place::Begin) {
+        if matches!(self.place, TurnState::Begin) {
             let text = self.raw.trim_start();
             let at = |[open, close]: Tags| {
                 let from = self.raw.len() - text.len() + open.len();
-                text.starts_with(open).then_some(Place::Reasoning { from, close, seen: from })
+                text.starts_with(open).then_some(TurnState::Reasoning { from, close, seen: from })
             };
             let tags = match &self.opened {
                 Some(tags) => std::slice::from_ref(tags),
@@ -174,11 +174,11 @@ impl GrowingTurn {
             self.place = match (begun, self.opened) {
                 (Some(reasoning), _) => reasoning,
                 _ if may_begin => return,
-                (None, Some([_, close])) => Place::Reasoning { from: 0, close, seen: 0 },
-                (None, None) => Place::Text { from: 0, reasoning: (0, 0) },
+                (None, Some([_, close])) => TurnState::Reasoning { from: 0, close, seen: 0 },
+                (None, None) => TurnState::Text { from: 0, reasoning: (0, 0) },
             };
         }
-        if let Place::Reasoning { from, close, seen } = &mut self.place {
+        if let TurnState::Reasoning { from, close, seen } = &mut self.place {
             let (from, close) = (*from, *close);
             let Some(end) = self.raw[*seen..].find(close).map(|end| *seen + end) else {
                 // A tag is ASCII, so it begins where a character does.
@@ -189,7 +189,7 @@ impl GrowingTurn {
                     .unwrap_or(*seen);
                 return;
             };
-            self.place = Place::Text { from: end + close.len(), reasoning: (from, end) };
+            self.place = TurnState::Text { from: end + close.len(), reasoning: (from, end) };
             // A tag that is spelled in ordinary tokens may be none.
             let read = self.parsed(chat).reasoning.unwrap_or_default();
             self.is_unsure |= read != self.raw[from..end].trim();

@@ -4,8 +4,8 @@ use serde_json::{Map, Value, json};
 
 use super::{
     ChatError, ToolCall,
+    appended::{IDS, ResultText, TextStyle, UserText},
     format::{Format, Schemas},
-    python,
     template::{Template, message},
 };
 
@@ -17,8 +17,6 @@ const RESULTS: [&str; 2] = [" probe \"result\" one\n", " probe \"result\" two\n"
 pub(super) const TEXT: &str = "probe saying";
 const REMINDER: &str = " probe \"reminder\"\n";
 const REASONING: &str = "probe reasoning";
-/// Nine characters, as Mistral's templates require.
-const IDS: [&str; 2] = ["probeid01", "probeid02"];
 const OPENED: &str = "<think>";
 const CLOSED: &str = "</think>";
 /// End-of-turn tokens of the model families.
@@ -84,109 +82,6 @@ impl RenderedTurn {
     }
 }
 
-/// The template's text around tool results, between one model turn and the next.
-#[derive(Clone)]
-pub(super) struct ResultText {
-    /// From after the end-of-turn token to the first result.
-    before: String,
-    between: String,
-    /// From the last result to the next sampled token.
-    after: String,
-    shown: ResultStyle,
-}
-
-/// The template's text around a user message, between one model turn and the next.
-#[derive(Clone, PartialEq, Eq)]
-pub(super) struct UserText {
-    /// From after the end-of-turn token to the message.
-    before: String,
-    /// From the message to the next sampled token.
-    after: String,
-    shown: ResultStyle,
-}
-
-impl UserText {
-    /// Renders a probe in which the user writes again, at once and after a call. `None` if the template refuses it, changes
-    /// what comes before, or writes it differently in the two cases.
-    fn learn(template: &Template, probe: &Probe, prompt: &str, ends: &[&str]) -> Option<Self> {
-        let says = [message::assistant(TEXT, &[]), message::user(REMINDER)];
-        let called = [
-            message::assistant("", &[(IDS[0], &probe.call)]),
-            message::tool(IDS[0], &probe.call.name, RESULTS[0]),
-        ];
-        let learned = |before: &[Value]| {
-            let messages = [&Probe::opening(), before, &says].concat();
-            let rendered = template.render(&messages, &probe.tools, true).ok()?;
-            Self::between(&rendered, prompt, ends)
-        };
-        learned(&[]).filter(|user_text| learned(&called).as_ref() == Some(user_text))
-    }
-
-    fn between(rendered: &str, prompt: &str, ends: &[&str]) -> Option<Self> {
-        let (beginning, answered) = rendered.split_once(QUESTION)?;
-        if prompt.split_once(QUESTION)?.0 != beginning {
-            return None;
-        }
-        let (_, behind) = answered.split_once(TEXT)?;
-        let shown = ResultStyle::ALL.into_iter().find(|shown| behind.contains(&shown.text(REMINDER)))?;
-        let (before, after) = behind.split_once(&shown.text(REMINDER))?;
-        let ends = ends.iter().filter_map(|end| before.trim_start().strip_prefix(end));
-        let before = ends.min_by_key(|rest| rest.len())?;
-        Some(Self { before: before.to_owned(), after: after.to_owned(), shown })
-    }
-
-    /// The text from after one turn's end to the next sampled token.
-    pub fn text(&self, message: &str) -> String {
-        format!("{}{}{}", self.before, self.shown.text(message), self.after)
-    }
-}
-
-/// How a template writes a result or a user message.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-struct ResultStyle {
-    /// Escaped as in a JSON string.
-    escaped: bool,
-    trimmed: bool,
-}
-
-impl ResultStyle {
-    const ALL: [Self; 4] = [
-        Self { escaped: false, trimmed: false },
-        Self { escaped: false, trimmed: true },
-        Self { escaped: true, trimmed: false },
-        Self { escaped: true, trimmed: true },
-    ];
-
-    fn text(self, result: &str) -> String {
-        let text = if self.trimmed { result.trim() } else { result };
-        if self.escaped {
-            let quoted = python::line(&Value::from(text));
-            quoted[1..quoted.len() - 1].to_owned()
-        } else {
-            text.to_owned()
-        }
-    }
-}
-
-impl ResultText {
-    /// The text from after one turn's end to the next sampled token. `ids` are those of the calls.
-    pub fn text(&self, ids: &[String], results: &[String], mask: impl Fn(&str) -> String) -> String {
-        let id = |index: usize| ids.get(index).map_or(IDS[0], String::as_str);
-        let named = |text: &str, index: usize, next: usize| {
-            text.replace(IDS[0], &mask(id(index))).replace(IDS[1], &mask(id(next)))
-        };
-        let mut out = named(&self.before, 0, 0);
-        for (index, result) in results.iter().enumerate() {
-            if index > 0 {
-                out.push_str(&named(&self.between, index - 1, index));
-            }
-            out.push_str(&mask(&self.shown.text(result)));
-        }
-        let last = results.len().saturating_sub(1);
-        out + &named(&self.after, last, last)
-    }
-}
-
 /// The call and tools of the probe conversations.
 struct Probe {
     call: ToolCall,
@@ -247,7 +142,7 @@ pub(super) fn learn(template: &Template, end: Option<&str>) -> Result<Learned, C
     let prompt = template.render(&Probe::opening(), &probe.tools, true)?;
     let rendered = probe.render(template, 1, 1)?;
     let answered = rendered.rsplit_once(QUESTION).map_or(rendered.as_str(), |(_, answered)| answered);
-    let shown = ResultStyle::ALL.into_iter().find(|shown| answered.contains(&shown.text(RESULTS[0])));
+    let shown = TextStyle::ALL.into_iter().find(|shown| answered.contains(&shown.text(RESULTS[0])));
     let turn = match shown {
         Some(shown) => answered.split_once(&shown.text(RESULTS[0])).map_or(answered, |(turn, _)| turn),
         None => answered,
@@ -286,7 +181,7 @@ pub(super) fn learn(template: &Template, end: Option<&str>) -> Result<Learned, C
     let parallel = two(2);
     let is_parallel = parallel.is_some();
     let result_text = parallel.or_else(|| two(1)).ok_or_else(unknown)?;
-    let user_text = UserText::learn(template, &probe, &prompt, &ends);
+    let user_text = user_text(template, &probe, &prompt, &ends);
     let parts = [&result_text.before, &result_text.between, &result_text.after];
     if parts.iter().any(|part| part.contains(&call.name)) {
         // No known format writes the tool's name next to a result.
@@ -329,10 +224,39 @@ fn ended<'a, 'b>(sampled: &'a str, ends: &[&'b str]) -> Option<(&'a str, &'b str
     Some((&sampled[..value + at], end))
 }
 
-fn result_text(answered: &str, end: &str, shown: ResultStyle) -> Option<ResultText> {
+fn result_text(answered: &str, end: &str, shown: TextStyle) -> Option<ResultText> {
     let (turn, results) = answered.split_once(&shown.text(RESULTS[0]))?;
     let (_, behind_call) = turn.rsplit_once(VALUE)?;
     let (_, before) = behind_call.split_once(end)?;
     let (between, after) = results.split_once(&shown.text(RESULTS[1]))?;
     Some(ResultText { before: before.into(), between: between.into(), after: after.into(), shown })
+}
+
+/// Renders a probe in which the user writes again, at once and after a call. `None` if the template refuses it, changes what
+/// comes before, or writes it differently in the two cases.
+fn user_text(template: &Template, probe: &Probe, prompt: &str, ends: &[&str]) -> Option<UserText> {
+    let says = [message::assistant(TEXT, &[]), message::user(REMINDER)];
+    let called = [
+        message::assistant("", &[(IDS[0], &probe.call)]),
+        message::tool(IDS[0], &probe.call.name, RESULTS[0]),
+    ];
+    let learned = |before: &[Value]| {
+        let messages = [&Probe::opening(), before, &says].concat();
+        let rendered = template.render(&messages, &probe.tools, true).ok()?;
+        user_text_between(&rendered, prompt, ends)
+    };
+    learned(&[]).filter(|user_text| learned(&called).as_ref() == Some(user_text))
+}
+
+fn user_text_between(rendered: &str, prompt: &str, ends: &[&str]) -> Option<UserText> {
+    let (beginning, answered) = rendered.split_once(QUESTION)?;
+    if prompt.split_once(QUESTION)?.0 != beginning {
+        return None;
+    }
+    let (_, behind) = answered.split_once(TEXT)?;
+    let shown = TextStyle::ALL.into_iter().find(|shown| behind.contains(&shown.text(REMINDER)))?;
+    let (before, after) = behind.split_once(&shown.text(REMINDER))?;
+    let ends = ends.iter().filter_map(|end| before.trim_start().strip_prefix(end));
+    let before = ends.min_by_key(|rest| rest.len())?;
+    Some(UserText { before: before.to_owned(), after: after.to_owned(), shown })
 }

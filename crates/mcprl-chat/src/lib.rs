@@ -9,6 +9,7 @@
 //!
 //! It calls no tool and samples nothing, and it never tokenizes again what was sampled.
 
+mod appended;
 mod built_in;
 mod error;
 mod folder;
@@ -32,7 +33,7 @@ pub(crate) mod tests;
 
 use std::{path::Path, sync::Arc};
 
-use serde::{Deserialize, Serialize};
+use serde::Deserialize;
 use serde_json::{Map, Value, json};
 
 pub use built_in::base_template;
@@ -46,17 +47,11 @@ use history::ReasoningRemoval;
 pub use history::{HistoryThinking, RewrittenHistory};
 use learn::{Learned, learn};
 pub use literal::python_repr;
+pub use mcprl_base::call::{CallForm, ToolCall};
 pub use plain::PlainChat;
-pub use reading::{CallForm, Reading};
+pub use reading::Reading;
 use template::{Template, message};
 pub use vocabulary::{TemplateToken, Vocabulary};
-
-/// One parsed tool call.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-pub struct ToolCall {
-    pub name: String,
-    pub arguments: Map<String, Value>,
-}
 
 /// A parsed model turn.
 #[derive(Debug, Clone, PartialEq)]
@@ -566,18 +561,6 @@ pub fn turn_of_text(text: &str, tools: &[Value]) -> Turn {
     let schemas = Schemas::new(tools);
     let strict = Format::Hermes.parse(text, &schemas);
     Format::Hermes.parse_leniently(strict, text, &schemas, None)
-}
-
-/// A message with arguments as text, as OpenAI's API has them.
-pub fn in_openai_form(message: &Value) -> Value {
-    let mut message = message.clone();
-    for call in message.get_mut("tool_calls").and_then(Value::as_array_mut).into_iter().flatten() {
-        let arguments = &mut call["function"]["arguments"];
-        if !arguments.is_string() {
-            *arguments = arguments.to_string().into();
-        }
-    }
-    message
 }
 
 fn common_prefix<'a>(one: &'a str, other: &str) -> &'a str {

@@ -20,7 +20,7 @@ use super::{
     device_memory::device_memory,
     memory::{cache_bound, check_device_sampling, check_sampling},
     replicas::{Group, Replica, round_robin},
-    worker::{Command, Sampled, TokenSender, Turn, Usage, Worker},
+    worker::{Command, DecodeWorker, Sampled, TokenSender, Turn, Usage},
 };
 use crate::model::Decoder;
 #[cfg(test)]
@@ -116,7 +116,7 @@ impl Sampler {
             let (sender, receiver) = channel();
             let end = end.clone();
             let (decoder, threads) = ranks[rank].clone();
-            let worker = Worker::new(decoder, usage.clone(), bounds[rank]);
+            let worker = DecodeWorker::new(decoder, usage.clone(), bounds[rank]);
             #[cfg(test)]
             let forced = composed::forced();
             std::thread::Builder::new()

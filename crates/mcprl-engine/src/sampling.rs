@@ -185,8 +185,9 @@ impl Distribution<'_> {
         for (block, bounds) in self.starts.windows(2).enumerate() {
             let end = self.probabilities.len().min((block + 1) * BLOCK);
             let own = &self.probabilities[block * BLOCK..end];
-            if bounds[1] - bounds[0] < f64::from(floor) || own.iter().fold(0.0, |a: f32, b| a.max(*b)) < floor
-            {
+            // Without an early end, several are compared at once.
+            let has_one = || own.iter().fold(false, |any, probability| any | (*probability >= floor));
+            if bounds[1] - bounds[0] < f64::from(floor) || !has_one() {
                 continue;
             }
             let (mut low, mut in_block) = (bounds[0], self.sums(block).peekable());

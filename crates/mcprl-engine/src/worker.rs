@@ -135,7 +135,7 @@ struct SequenceState {
     turn: Option<Turn>,
     /// Its number of tokens and its random generator before the last turn.
     before: (usize, ChaCha8Rng),
-    /// [`Worker::work`] at the end of its last turn.
+    /// [`DecodeWorker::work`] at the end of its last turn.
     inactive_since: u64,
     /// The last step that computed a token of it.
     last_step: u64,
@@ -172,7 +172,7 @@ impl Turn {
     }
 }
 
-pub struct Worker {
+pub struct DecodeWorker {
     decoder: Arc<Decoder>,
     usage: Arc<Usage>,
     segments: Segments,
@@ -201,7 +201,7 @@ struct Drawn {
 }
 
 /// A segment's part in a step.
-struct Part {
+struct StepPart {
     /// The segment and its ancestors, root first, possibly with descendants.
     path: Arc<[usize]>,
     /// Index of the segment in the path.
@@ -209,7 +209,7 @@ struct Part {
     rows: Range<usize>,
 }
 
-impl Part {
+impl StepPart {
     fn segment(&self) -> usize {
         self.path[self.depth]
     }
@@ -219,7 +219,7 @@ impl Part {
     }
 }
 
-impl Worker {
+impl DecodeWorker {
     /// Allows at most this many bytes of keys and values.
     pub fn new(decoder: Arc<Decoder>, usage: Arc<Usage>, bound: usize) -> Self {
         Self {
@@ -374,7 +374,7 @@ impl Worker {
     /// Decoding turns precede prompts and tool results, which get the rest of the step. A long prompt
     /// therefore delays others by at most one step. If less than [`PROMPT_ROWS`] would remain, turns
     /// alternate. Turns at one place have one row.
-    fn parts(&mut self) -> Vec<Part> {
+    fn parts(&mut self) -> Vec<StepPart> {
         // By the last segment: when a turn there was in a step last, and the turns.
         let mut decoding: BTreeMap<usize, (u64, Vec<u64>)> = BTreeMap::new();
         let mut prompts = Vec::new();
@@ -406,7 +406,7 @@ impl Worker {
             let path = conversation.path.clone();
             let Some(leaf) = conversation.leaf() else { continue };
             taken.entry(leaf).or_insert_with(|| {
-                parts.push(Part { depth: path.len() - 1, path, rows: 0..1 });
+                parts.push(StepPart { depth: path.len() - 1, path, rows: 0..1 });
                 parts.len() - 1
             });
         }
@@ -416,7 +416,7 @@ impl Worker {
             let waiting = self.waiting_tokens(conversation).collect::<Vec<_>>();
             for (depth, waiting) in waiting.into_iter().enumerate().filter(|(_, waiting)| *waiting > 0) {
                 let index = *taken.entry(conversation.path[depth]).or_insert_with(|| {
-                    parts.push(Part { path: conversation.path.clone(), depth, rows: 0..0 });
+                    parts.push(StepPart { path: conversation.path.clone(), depth, rows: 0..0 });
                     parts.len() - 1
                 });
                 let rows = &mut parts[index].rows;
@@ -495,8 +495,8 @@ impl Worker {
     }
 
     /// The rows after which turns draw a token, and these turns.
-    fn drawing(&self, parts: &[Part]) -> BTreeMap<usize, Vec<u64>> {
-        let parts: BTreeMap<usize, &Part> = parts.iter().map(|part| (part.segment(), part)).collect();
+    fn drawing(&self, parts: &[StepPart]) -> BTreeMap<usize, Vec<u64>> {
+        let parts: BTreeMap<usize, &StepPart> = parts.iter().map(|part| (part.segment(), part)).collect();
         let mut drawing: BTreeMap<usize, Vec<u64>> = BTreeMap::new();
         for id in &self.running {
             let of = |conversation: &SequenceState| {
@@ -514,7 +514,7 @@ impl Worker {
     }
 
     /// Draws the next token of every turn whose tokens are all computed.
-    fn sample(&mut self, parts: &[Part], x: &Tensor) -> Result<(), EngineError> {
+    fn sample(&mut self, parts: &[StepPart], x: &Tensor) -> Result<(), EngineError> {
         let drawing: Vec<(usize, Vec<u64>)> = self.drawing(parts).into_iter().collect();
         for block in drawing.chunks(logit_rows(&self.decoder.config, self.decoder.by_kernels())) {
             let rows: Vec<usize> = block.iter().map(|(row, _)| *row).collect();

@@ -34,7 +34,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 
 use super::{
-    Description, Expose, Inputs, McpError, ServerSpec, State, Transport, outcome::Answer, tools_digest,
+    Description, Expose, Inputs, McpError, ServerSpec, State, Transport, outcome::WholeResult, tools_digest,
     untrusted::shorten,
 };
 
@@ -253,13 +253,13 @@ impl Cassette {
         history: &mut History,
         tool: &str,
         arguments: &Map<String, Value>,
-    ) -> Result<Answer, McpError> {
+    ) -> Result<WholeResult, McpError> {
         let key = key(tool, arguments, history.last());
         match self.by_key.get(&key) {
             Some(index) => {
                 let call = &self.calls[*index];
                 history.push(|| call.link());
-                Ok(Answer { text: call.text.clone(), is_error: call.is_error })
+                Ok(WholeResult { text: call.text.clone(), is_error: call.is_error })
             }
             None => Err(McpError::NotRecorded {
                 tool: shorten(tool),
@@ -417,13 +417,13 @@ impl Recorder {
         history: &mut History,
         tool: &str,
         arguments: Map<String, Value>,
-        answer: &Answer,
+        answer: &WholeResult,
     ) -> Result<(), McpError> {
         if *history == History::Unknown {
             return Ok(());
         }
         let after = history.last().copied();
-        let Answer { text, is_error } = answer.clone();
+        let WholeResult { text, is_error } = answer.clone();
         let call = RecordedCall { tool: tool.to_owned(), arguments, after, text, is_error };
         let (key, link) = (call.key(), call.link());
         history.push(|| link);
@@ -523,7 +523,7 @@ mod tests {
     }
 
     fn record(recorder: &Recorder, history: &mut History, tool: &str, n: u32, text: &str) {
-        let answer = Answer { text: text.into(), is_error: text == "no" };
+        let answer = WholeResult { text: text.into(), is_error: text == "no" };
         recorder.record(history, tool, arguments(json!({"n": n})), &answer).unwrap();
     }
 
@@ -543,7 +543,7 @@ mod tests {
         let recorder = recorder(folder.path(), &State::ReadOnly);
         let mut none = History::new(&State::ReadOnly);
         let both = arguments(json!({"a": 1, "b": [2]}));
-        recorder.record(&mut none, "t", both, &Answer { text: "x".into(), is_error: false }).unwrap();
+        recorder.record(&mut none, "t", both, &WholeResult { text: "x".into(), is_error: false }).unwrap();
         record(&recorder, &mut none, "t", 1, "no");
         record(&recorder, &mut none, "t", 1, "a later answer");
         let cassette = Cassette::load(&recorder.path).unwrap();

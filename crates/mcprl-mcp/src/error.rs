@@ -60,14 +60,28 @@ pub enum McpError {
         /// A line of stdout that is no message.
         stdout: Option<Box<String>>,
     },
-    #[error("the server `{server}` requires authorization")]
+    #[error("the server `{server}` {}", if *has_token { "refused the token that it was sent" } else { "requires authorization" })]
+    #[hint("check that the token is valid, has not expired and is for this server; `mcprl connect {server} --login` gets a \
+        new one where the server supports it" if *has_token)]
     #[hint = "run `mcprl connect {server} --login`, or put a token in an environment variable and name it: \
         bearer_env = \"MY_TOKEN\""]
     Unauthorized {
         server: String,
+        has_token: bool,
         /// `WWW-Authenticate` of its answer.
         challenge: Option<Challenge>,
     },
+    #[error("cannot get a token for the server `{server}`: {reason}")]
+    #[diagnostic(transient if *is_transient)]
+    #[hint = "check `oauth` of the server (client, secret, scopes, issuer), and that the authorization server is up; after a \
+        login, `mcprl connect {server} --login` begins anew"]
+    NoToken { server: String, reason: String, is_transient: bool },
+    #[error(
+        "the server `{server}` takes no more requests (HTTP status 429), also after the waits that it asks for"
+    )]
+    #[diagnostic(transient)]
+    #[hint = "the server limits the rate of requests; lower `sessions` or `concurrency`, or try again later"]
+    RateLimited { server: String },
     #[error("cannot log in to the server `{server}`: {reason}")]
     #[hint = "if the server registers no clients, name one that is registered with `--client-id`; without logins, use \
         bearer_env or oauth"]
@@ -81,6 +95,7 @@ pub enum McpError {
     #[hint("check the path of the URL: often /mcp, or /sse for the older HTTP+SSE transport" if matches!(status, Some(404 | 405)))]
     #[hint("if the address that it redirects to is the right one, write it as the `url`, with its final slash" if matches!(status, Some(300..=399)))]
     #[hint("check that the server runs, and listens at this port" if reason.contains("Connection refused"))]
+    #[hint("check that it is an MCP server on stdin and stdout, which writes each message as one line of UTF-8" if !server.contains("://"))]
     #[hint = "check that it is an MCP server and that the path of its URL is right"]
     Handshake {
         server: String,

@@ -19,6 +19,7 @@ use super::{
     error::Challenge,
     http_client::Error,
     message::{self, BROKEN_OFF, BROKEN_OFF_CODE},
+    tokens::NoToken,
     untrusted::{Redaction, Untrusted},
 };
 
@@ -38,6 +39,8 @@ pub(super) enum Cause {
     Error(ErrorCode, String),
     Timeout,
     Refused(Refusal),
+    /// The server wants a token, and there is none.
+    NoToken(NoToken),
     /// The connection is closed.
     Closed,
     /// The request could not be sent, or its answer broke off.
@@ -57,8 +60,13 @@ impl Failure {
                 (Cause::Error(error.code, text), of_error(error, redaction))
             }
             ServiceError::TransportSend(error) => {
-                let refusal = Refusal::of(&*error.error);
-                (refusal.map_or(Cause::Broken, Cause::Refused), of_transport(&*error.error, redaction))
+                let reason = of_transport(&*error.error, redaction);
+                let cause = match (NoToken::of(&*error.error, redaction), Refusal::of(&*error.error)) {
+                    (Some(no_token), _) => Cause::NoToken(no_token),
+                    (None, Some(refusal)) => Cause::Refused(refusal),
+                    (None, None) => Cause::Broken,
+                };
+                (cause, reason)
             }
             ServiceError::TransportClosed => (Cause::Closed, "the connection was closed".into()),
             ServiceError::Timeout { timeout } => return Self::timeout(*timeout),
@@ -112,14 +120,40 @@ impl Refusal {
         Some(Self { status, challenge, rate_limit })
     }
 
-    /// The error of a server that wants a token, or one with more scopes.
-    pub(super) fn denial(&self, server: &str) -> Option<McpError> {
+    /// The error of a server that wants a token, or one with more scopes, or fewer requests.
+    pub(super) fn denial(&self, server: &str, has_token: bool) -> Option<McpError> {
         let (server, challenge) = (server.to_owned(), self.challenge.clone());
         match self.status {
-            401 => Some(McpError::Unauthorized { server, challenge }),
+            401 => Some(McpError::Unauthorized { server, has_token, challenge }),
+            429 => Some(McpError::RateLimited { server }),
             _ if challenge.is_some() => Some(McpError::Refused { server, status: 403, challenge }),
             _ => None,
         }
+    }
+}
+
+/// How errors of the transport begin that are one.
+const NO_TOKEN: [&str; 2] = ["no token: ", "no token now: "];
+
+impl NoToken {
+    pub(super) fn of(error: &(dyn StdError + 'static), redaction: &Redaction) -> Option<Self> {
+        let StreamableHttpError::UnexpectedServerResponse(text) = error.downcast_ref::<Error>()? else {
+            return None;
+        };
+        let of = |(start, is_transient)| Some((text.strip_prefix(start)?, is_transient));
+        let (reason, is_transient) = NO_TOKEN.into_iter().zip([false, true]).find_map(of)?;
+        Some(Self { reason: Untrusted::new(reason, redaction).line(), is_transient })
+    }
+
+    pub(super) fn into_error(self, server: String) -> McpError {
+        McpError::NoToken { server, reason: self.reason, is_transient: self.is_transient }
+    }
+}
+
+impl From<NoToken> for Error {
+    fn from(NoToken { reason, is_transient }: NoToken) -> Self {
+        let text = format!("{}{reason}", NO_TOKEN[usize::from(is_transient)]);
+        Self::UnexpectedServerResponse(text.into())
     }
 }
 

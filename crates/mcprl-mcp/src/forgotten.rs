@@ -1,7 +1,7 @@
 //! Whether an error of a server says that it has forgotten the session.
 //!
 //! Servers say so by 404, 400, a JSON-RPC error of any code, or a result that is an error, each in words of its own, and some go on to
-//! list their tools. So no words are looked for. The server is asked for something that none has, which changes nothing:
+//! list their tools. Proxies and logins before them answer with 401, 403, 500, a redirect, a page or nothing. So no words are looked for. The server is asked for something that none has, which changes nothing:
 //!
 //! | in the session | in a new session | so the error is |
 //! |---|---|---|
@@ -93,12 +93,12 @@ fn words(text: &str) -> impl Iterator<Item = String> {
 
 /// What an error says, without what it names.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
-pub(super) struct Said {
+pub(super) struct ErrorSignature {
     code: i32,
     words: Vec<String>,
 }
 
-impl Said {
+impl ErrorSignature {
     pub(super) fn new(error: &ServerError, names: &Names) -> Self {
         let words = words(&error.text).filter(|word| !names.contains(word));
         Self { code: error.code, words: words.collect() }
@@ -166,7 +166,7 @@ mod tests {
     fn an_error_is_the_same_whatever_it_names() {
         let asked = call("t", json!({"names": ["Aurora"]}));
         let names = names([&asked, &probe(&asked).unwrap()]);
-        let said = |answer: Value| error(answer).map(|error| Said::new(&error, &names));
+        let said = |answer: Value| error(answer).map(|error| ErrorSignature::new(&error, &names));
         let text = |text: &str| json!({"error": {"code": -32000, "message": text}});
         for (first, second, is_same) in [
             ("No session a1b2 for t (Aurora)", "No session c3 for mcprl_nothing ()", true),

@@ -36,6 +36,7 @@ use super::{
     scratch::Scratch,
     sse::SseTransport,
     stdio::Lines,
+    tokens::NoToken,
     unheard::Unheard,
     untrusted::{Redaction, Untrusted, shorten},
 };
@@ -250,14 +251,7 @@ async fn open(
     let service = match connected {
         Some(Ok(service)) => service,
         None => {
-            let limit = spec.limits.start_timeout;
-            // What it ends with after that is the end of its stdin.
-            let had_ended = process.as_ref().is_some_and(Process::has_ended);
-            let mut output = Process::output_of(process.as_ref()).await;
-            output.status = output.status.filter(|_| had_ended);
-            let noise = process.as_ref().map(Process::noise).filter(|line| !line.is_empty());
-            let stdout = noise.map(Box::new);
-            return Err(McpError::StartTimeout { server, limit, output, stdout }.into());
+            return Err(unanswered(server, spec.limits.start_timeout, process.as_ref()).await.into());
         }
         Some(Err(error)) => return Err(connect_error(error, server, &redaction, process.as_ref()).await),
     };
@@ -270,6 +264,16 @@ async fn open(
         .into());
     }
     Ok(Connection { service, process, transport, redaction, unheard })
+}
+
+/// What is said of a server that was not ready in time.
+async fn unanswered(server: String, limit: Duration, process: Option<&Process>) -> McpError {
+    // What it ends with after that is the end of its stdin.
+    let had_ended = process.is_some_and(Process::has_ended);
+    let mut output = Process::output_of(process).await;
+    output.status = output.status.filter(|_| had_ended);
+    let noise = process.map(Process::noise).filter(|line| !line.is_empty());
+    McpError::StartTimeout { server, limit, output, stdout: noise.map(Box::new) }
 }
 
 /// The HTTP status that refused a handshake.
@@ -299,15 +303,22 @@ async fn connect_error(
         _ => None,
     };
     let refusal = of_transport.and_then(|error| Refusal::of(error));
+    if let Some(no_token) = of_transport.and_then(|error| NoToken::of(error, redaction)) {
+        return no_token.into_error(server).into();
+    }
     if let Some(Refusal { status, rate_limit: Some(asked), .. }) = refusal {
-        let error = McpError::Refused { server, status, challenge: None };
+        let error = match status {
+            429 => McpError::RateLimited { server },
+            _ => McpError::Refused { server, status, challenge: None },
+        };
         return ConnectError { error, remedy: Some(Remedy::Wait(asked)) };
     }
-    if let Some(denial) = refusal.as_ref().and_then(|refusal| refusal.denial(&server)) {
+    if let Some(denial) = refusal.as_ref().and_then(|refusal| refusal.denial(&server, redaction.has_token()))
+    {
         return denial.into();
     }
     if error.is_authorization_required() {
-        return McpError::Unauthorized { server, challenge: None }.into();
+        return McpError::Unauthorized { server, has_token: redaction.has_token(), challenge: None }.into();
     }
     // A server that refuses the handshake is still running, so there is nothing to wait for.
     let is_refusal = is_refusal(&error);

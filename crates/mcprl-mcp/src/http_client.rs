@@ -43,6 +43,9 @@ pub(super) const REST_TIMEOUT: Duration = Duration::from_secs(1);
 const REDIRECTS: usize = 5;
 pub(super) const ACCEPTED_TYPES: &str = "text/event-stream, application/json";
 
+/// How the error of a successful status begins whose body is no message.
+pub(super) const NO_MESSAGE: &str = "the answer is ";
+
 pub(super) type Error = StreamableHttpError<reqwest::Error>;
 pub(super) type Headers = HashMap<HeaderName, HeaderValue>;
 
@@ -106,9 +109,7 @@ impl HttpClient {
             return Ok(response);
         };
         let challenge = header(&response, WWW_AUTHENTICATE);
-        match self.access.renewed(token, challenge).await.map_err(|reason| {
-            StreamableHttpError::UnexpectedServerResponse(format!("cannot get a token: {reason}").into())
-        })? {
+        match self.access.renewed(token, challenge).await? {
             Some(token) => {
                 finish(response);
                 Ok(authorized(again, Some(&token)).send().await?)
@@ -252,7 +253,7 @@ pub(super) async fn read_response(
         let body = beginning(response).await;
         let text = String::from_utf8_lossy(&body);
         let kind = kind.as_deref().unwrap_or("of no type");
-        let text = format!("the answer is {kind}, not JSON: {text}");
+        let text = format!("{NO_MESSAGE}{kind}, not JSON: {text}");
         return Err(StreamableHttpError::UnexpectedServerResponse(text.into()));
     }
     let has_length = response.version() > Version::HTTP_11
@@ -269,7 +270,7 @@ pub(super) async fn read_response(
         Some(answer) => Ok(StreamableHttpPostResponse::Json(answer, session)),
         None => {
             let text = String::from_utf8_lossy(body.bytes());
-            let text = format!("the answer is not a JSON-RPC message: {text}");
+            let text = format!("{NO_MESSAGE}not a JSON-RPC message: {text}");
             Err(StreamableHttpError::UnexpectedServerResponse(text.into()))
         }
     }

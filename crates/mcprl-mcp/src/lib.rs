@@ -9,6 +9,15 @@
 //! request of a server to the client (sampling, elicitation, roots) unless the run file has a fixed answer ([`Inputs`]). It does not know episodes, policies or
 //! training, and writes no file but recordings and tokens of logins.
 
+//! # The way of a result
+//!
+//! 1. `stdio`, `streamable` or `sse` reads the bytes, and `message` parses them, bounded.
+//! 2. `correlator` finds the request that they answer. Through rmcp, to which `handshake` gave the transport, it comes back to the
+//!    call that waits in `live`, as [`untrusted`] values.
+//! 3. `live` answers the server's own questions on the way (`input`), and notices a session that is forgotten or lost.
+//! 4. `outcome` makes one text of the content, cleaned and without secrets: a `WholeResult`.
+//! 5. `session` applies `quirks`, cuts it to the limit and returns an [`Outcome`].
+
 mod address;
 mod cassette;
 mod correlator;
@@ -28,6 +37,7 @@ mod listing;
 mod live;
 mod message;
 mod names;
+mod noise;
 mod oauth;
 mod oauth_http;
 mod offered;
@@ -75,7 +85,10 @@ pub use self::{
     snapshot::PLACEHOLDER,
     tools::tools_digest,
 };
-pub use self::{outcome::plain, serve::serve_stdio};
+pub use self::{
+    outcome::{looks_failed, plain},
+    serve::serve_stdio,
+};
 
 /// The MCP server of a run, as resolved from the run file.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]

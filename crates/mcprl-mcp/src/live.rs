@@ -9,7 +9,8 @@
 //! | a result that asks for input (elicitation, sampling) | refused or answered (`input.rs`), and the request sent again; an answer after ten rounds, or where a refusal cannot be expressed |
 //! | an answer that cannot be read, or is over the size limit | an answer with our text |
 //! | nothing within `call_timeout`, and the server is still reachable | an answer with our text; after the third in a row the session is lost |
-//! | HTTP 401, 403, 407, 408, 429, 502, 503, 504 | [`McpError::Refused`]: no tool has answered |
+//! | HTTP 401, 403, 407, 408, 429, 502, 503, 504 | [`McpError::Refused`] or [`McpError::RateLimited`]: no tool has answered |
+//! | HTTP 401, and no other token | [`McpError::NoToken`] |
 //! | any other HTTP status, a body that is not JSON-RPC, a connection that broke, a process that ended | [`McpError::Lost`] |
 //! | an empty 202, or a stream that ended, and nothing afterwards (`unheard.rs`) | [`McpError::Lost`] |
 //! | an error of a server that has forgotten the session (`forgotten.rs`) | [`McpError::Lost`]; in a read-only session, the request is sent again in a new one |
@@ -46,7 +47,7 @@ use super::{
     failure::{Cause, Failure, RateLimit, Refusal},
     handshake::{self, Client, Connection},
     listing::{self, Description},
-    outcome::Answer,
+    outcome::WholeResult,
     process::Process,
     scratch::Scratch,
     tools,
@@ -93,17 +94,17 @@ pub(super) struct LiveSession {
 /// How a call ended.
 pub(super) enum Reply {
     /// The server's answer.
-    Answer(Answer),
+    Answer(WholeResult),
     /// There is none, and the session goes on: mcprl's text for the model.
     Missing(String),
 }
 
 impl Reply {
     /// What the model gets.
-    pub(super) fn into_answer(self) -> Answer {
+    pub(super) fn into_answer(self) -> WholeResult {
         match self {
             Self::Answer(answer) => answer,
-            Self::Missing(text) => Answer::failed(text),
+            Self::Missing(text) => WholeResult::failed(text),
         }
     }
 }
@@ -247,23 +248,25 @@ impl LiveSession {
         limit: Duration,
     ) -> Result<Reply, McpError> {
         let arguments = self.scratch.places().real_arguments(arguments);
-        type Read = fn(Untrusted<Value>) -> Answer;
+        type Read = fn(Untrusted<Value>) -> WholeResult;
         let (request, read): (_, Read) = match self.spec.expose.request(name, &arguments) {
             None => {
                 let params = CallToolRequestParams::new(name.to_owned()).with_arguments(arguments);
-                (ClientRequest::CallToolRequest(CallToolRequest::new(params)), Answer::from_result)
+                (ClientRequest::CallToolRequest(CallToolRequest::new(params)), WholeResult::from_result)
             }
             Some(exposed::Request::Lacking(argument)) => {
-                return Ok(Reply::Answer(Answer::failed(format!("the argument `{argument}` is missing"))));
+                return Ok(Reply::Answer(WholeResult::failed(format!(
+                    "the argument `{argument}` is missing"
+                ))));
             }
             Some(exposed::Request::ListResources) => {
                 let listed = self.list_resources(limit).await;
-                return self.reply(listed, limit, Answer::of_text).await;
+                return self.reply(listed, limit, WholeResult::of_text).await;
             }
-            Some(exposed::Request::ReadResource { uri }) => (read_resource(uri), Answer::from_result),
+            Some(exposed::Request::ReadResource { uri }) => (read_resource(uri), WholeResult::from_result),
             Some(exposed::Request::GetPrompt { name, arguments }) => {
                 let params = GetPromptRequestParams::new(name).with_arguments(arguments);
-                (ClientRequest::GetPromptRequest(GetPromptRequest::new(params)), Answer::from_prompt)
+                (ClientRequest::GetPromptRequest(GetPromptRequest::new(params)), WholeResult::from_prompt)
             }
         };
         let answer = self.ask_with_inputs(request, limit).await;
@@ -285,7 +288,7 @@ impl LiveSession {
         &self,
         answer: Result<T, Failure>,
         limit: Duration,
-        read: impl FnOnce(T) -> Answer,
+        read: impl FnOnce(T) -> WholeResult,
     ) -> Result<Reply, McpError> {
         if !matches!(answer, Err(Failure { cause: Cause::Timeout, .. })) {
             self.unanswered.store(0, Ordering::Relaxed);
@@ -296,7 +299,7 @@ impl LiveSession {
         };
         let is_lost = self.has_lost(&failure);
         match failure.cause {
-            Cause::Error(_, text) => Ok(Reply::Answer(Answer::failed(text))),
+            Cause::Error(_, text) => Ok(Reply::Answer(WholeResult::failed(text))),
             Cause::Timeout => {
                 let unanswered = self.unanswered.fetch_add(1, Ordering::Relaxed) + 1;
                 if unanswered >= UNANSWERED {
@@ -314,7 +317,11 @@ impl LiveSession {
                 status: status @ (401 | 403 | 407 | 408 | 429 | 502..=504),
                 challenge,
                 ..
-            }) => Err(McpError::Refused { server: self.server(), status, challenge }),
+            }) => Err(match status {
+                429 => McpError::RateLimited { server: self.server() },
+                _ => McpError::Refused { server: self.server(), status, challenge },
+            }),
+            Cause::NoToken(no_token) => Err(no_token.into_error(self.server())),
             _ if is_lost => Err(self.lost(failure.reason).await),
             _ => Ok(Reply::Missing(format!("the call failed: {}", failure.reason))),
         }
@@ -460,7 +467,7 @@ impl LiveSession {
     fn has_lost(&self, failure: &Failure) -> bool {
         match failure.cause {
             Cause::Error(..) | Cause::Timeout => false,
-            Cause::Refused(_) | Cause::Closed | Cause::Broken | Cause::Unexpected => true,
+            Cause::Refused(_) | Cause::NoToken(_) | Cause::Closed | Cause::Broken | Cause::Unexpected => true,
         }
     }
 
@@ -479,8 +486,10 @@ impl LiveSession {
             Cause::Closed => self.lost(failure.reason).await,
             Cause::Timeout => of_list(format!("not complete within {:?}", self.spec.limits.start_timeout)),
             Cause::Refused(refusal) => {
-                refusal.denial(&self.server()).unwrap_or_else(|| of_list(failure.reason))
+                let has_token = self.redaction.has_token();
+                refusal.denial(&self.server(), has_token).unwrap_or_else(|| of_list(failure.reason))
             }
+            Cause::NoToken(no_token) => no_token.into_error(self.server()),
             Cause::Error(..) | Cause::Broken | Cause::Unexpected => of_list(failure.reason),
         }
     }

@@ -40,8 +40,8 @@ use super::{
     McpError, Token, Transport,
     address::{address, check_secrecy},
     error::Challenge,
-    oauth_http::LoginClient,
-    tokens::{Bearer, token_folder},
+    oauth_http::{LastResponse, LoginClient},
+    tokens::{Bearer, NoToken, token_folder},
     untrusted::{Redaction, Untrusted},
 };
 
@@ -49,6 +49,8 @@ use super::{
 const LOGIN_TIMEOUT: Duration = Duration::from_secs(300);
 /// Longest wait for another session or process that renews the same token.
 const LOCK_TIMEOUT: Duration = Duration::from_secs(60);
+/// Longest wait for a token, and for what the authorization server says about itself.
+const TOKEN_TIMEOUT: Duration = Duration::from_secs(20);
 /// Longest wait for the server when its address is looked at.
 const ADDRESS_TIMEOUT: Duration = Duration::from_secs(20);
 const LOCK_POLL: Duration = Duration::from_millis(50);
@@ -107,22 +109,22 @@ impl Access {
     /// A token instead of a rejected one; `None` if there is no other.
     ///
     /// # Errors
-    /// The reason, if the authorization server could not be asked.
+    /// If the authorization server gives none.
     pub(super) async fn renewed(
         &self,
         rejected: Option<String>,
         challenge: Option<String>,
-    ) -> Result<Option<String>, String> {
+    ) -> Result<Option<String>, NoToken> {
         let Some(renewal) = self.renewal.clone() else { return Ok(None) };
         // A task of its own: a refresh token may be valid only once, so its answer must be stored even if the request that
         // waits for it is dropped.
         let renewing = async move { renewal.renew(rejected.as_deref(), challenge.as_deref()).await };
-        let renewed = tokio::spawn(renewing).await.map_err(|error| error.to_string())?;
-        let token = match renewed {
+        let ended = |error: tokio::task::JoinError| NoToken { reason: error.to_string(), is_transient: true };
+        let token = match tokio::spawn(renewing).await.map_err(ended)? {
             Ok(token) => token,
             // A login helps.
-            Err(AuthError::AuthorizationRequired | AuthError::TokenRefreshRejected(_)) => None,
-            Err(error) => return Err(chain(&error)),
+            Err(Failed::Login) => None,
+            Err(Failed::Token(no_token)) => return Err(no_token),
         };
         if let Some(token) = &token {
             self.bearer.set(token.clone());
@@ -148,11 +150,7 @@ struct Client {
 }
 
 impl Renewal {
-    async fn renew(
-        &self,
-        rejected: Option<&str>,
-        challenge: Option<&str>,
-    ) -> Result<Option<String>, AuthError> {
+    async fn renew(&self, rejected: Option<&str>, challenge: Option<&str>) -> Result<Option<String>, Failed> {
         let stored = |error: io::Error| AuthError::CredentialStoreError(error.to_string());
         let _lock = self.file.lock().await.map_err(stored)?;
         let old = self.file.read();
@@ -161,13 +159,13 @@ impl Renewal {
             return Ok(token);
         }
         let memory = InMemoryCredentialStore::new();
-        let mut manager = manager(&self.url, &memory).await?;
+        let (mut manager, heard) = manager(&self.url, &memory).await?;
         let new = match (&self.client, old) {
             (None, None) => return Ok(None),
             (None, Some(old)) => {
                 // Without an issuer it is unknown who may get the refresh token; a login helps.
                 let Some(issuer) = old.credentials.issuer.as_deref() else { return Ok(None) };
-                discover(&mut manager, challenge, Some(issuer)).await?;
+                let endpoint = discovered(&mut manager, challenge, Some(issuer)).await?;
                 memory.save(old.credentials.clone()).await?;
                 if !manager.initialize_from_store().await? {
                     return Ok(None);
@@ -176,12 +174,13 @@ impl Renewal {
                     let config = OAuthClientConfig::new(&old.credentials.client_id, self.url.as_str());
                     manager.configure_client(config.with_client_secret(secret))?;
                 }
-                manager.refresh_token().await?;
+                asked(&endpoint, &heard, manager.refresh_token()).await?;
                 Stored { credentials: loaded(&memory).await?, client_secret: old.client_secret }
             }
             (Some(client), old) => {
                 let first = old.and_then(|old| old.credentials.issuer);
-                discover(&mut manager, challenge, client.issuer.as_deref().or(first.as_deref())).await?;
+                let issuer = client.issuer.as_deref().or(first.as_deref());
+                let endpoint = discovered(&mut manager, challenge, issuer).await?;
                 let scopes = match client.scopes.is_empty() {
                     true => manager.select_initial_scopes(&[]).await,
                     false => client.scopes.clone(),
@@ -194,7 +193,7 @@ impl Renewal {
                 };
                 manager.validate_client_credentials_metadata(&config)?;
                 manager.configure_client_credentials(&config)?;
-                manager.exchange_client_credentials(&config).await?;
+                asked(&endpoint, &heard, manager.exchange_client_credentials(&config)).await?;
                 Stored { credentials: loaded(&memory).await?, client_secret: None }
             }
         };
@@ -203,20 +202,88 @@ impl Renewal {
     }
 }
 
-async fn manager(url: &Url, store: &InMemoryCredentialStore) -> Result<AuthorizationManager, AuthError> {
+/// Why no token was renewed.
+#[derive(Debug, thiserror::Error)]
+enum Failed {
+    #[error("only a login gives another token")]
+    Login,
+    #[error("{}", .0.reason)]
+    Token(NoToken),
+}
+
+impl From<AuthError> for Failed {
+    fn from(error: AuthError) -> Self {
+        match error {
+            AuthError::AuthorizationRequired | AuthError::TokenRefreshRejected(_) => Self::Login,
+            error => {
+                let is_transient = matches!(error, AuthError::DiscoveryRequestFailed { .. });
+                Self::Token(NoToken { reason: chain(&error), is_transient })
+            }
+        }
+    }
+}
+
+/// [`discover`], within [`TOKEN_TIMEOUT`]. Returns the token endpoint.
+async fn discovered(
+    manager: &mut AuthorizationManager,
+    challenge: Option<&str>,
+    expected: Option<&str>,
+) -> Result<String, Failed> {
+    match timeout(TOKEN_TIMEOUT, discover(manager, challenge, expected)).await {
+        Ok(endpoint) => Ok(endpoint?),
+        Err(_) => {
+            let reason =
+                format!("the metadata of its authorization server did not come within {TOKEN_TIMEOUT:?}");
+            Err(Failed::Token(NoToken { reason, is_transient: false }))
+        }
+    }
+}
+
+/// The answer of a token endpoint. What refuses the client, or has taken all the time there is, is not tried again.
+async fn asked<T>(
+    endpoint: &str,
+    heard: &LastResponse,
+    answer: impl Future<Output = Result<T, AuthError>>,
+) -> Result<T, Failed> {
+    let failed = |what: String, is_transient| {
+        Failed::Token(NoToken { reason: format!("the token endpoint {endpoint} {what}"), is_transient })
+    };
+    let error = match timeout(TOKEN_TIMEOUT, answer).await {
+        Err(_) => return Err(failed(format!("did not answer within {TOKEN_TIMEOUT:?}"), false)),
+        Ok(Ok(answer)) => return Ok(answer),
+        Ok(Err(error @ (AuthError::AuthorizationRequired | AuthError::TokenRefreshRejected(_)))) => {
+            return Err(error.into());
+        }
+        Ok(Err(error)) => error,
+    };
+    Err(match heard.lock().take() {
+        Some(Ok(status)) => {
+            let what = format!("answered with HTTP status {status}: {}", chain(&error));
+            failed(what, matches!(status, 408 | 429 | 500..))
+        }
+        Some(Err(reason)) => failed(format!("could not be asked: {reason}"), true),
+        None => failed(format!("gave none: {}", chain(&error)), false),
+    })
+}
+
+async fn manager(
+    url: &Url,
+    store: &InMemoryCredentialStore,
+) -> Result<(AuthorizationManager, LastResponse), AuthError> {
     net::use_ring();
+    let heard = LastResponse::default();
     let mut manager = match is_in_private_network(url).await {
         true => AuthorizationManager::new_allowing_private_addresses(url.clone()).await?,
         false => {
-            let client = Arc::new(LoginClient::new(url)?);
+            let client = Arc::new(LoginClient::new(url, heard.clone())?);
             AuthorizationManager::new_with_oauth_http_client(url.clone(), client).await?
         }
     };
     manager.set_credential_store(store.clone());
-    Ok(manager)
+    Ok((manager, heard))
 }
 
-/// Sets the metadata of the authorization server that the MCP server names.
+/// Sets the metadata of the authorization server that the MCP server names. Returns its token endpoint.
 ///
 /// # Errors
 /// If nobody has published it, it names no issuer or another one than expected, or an endpoint that gets secrets is not
@@ -225,10 +292,12 @@ async fn discover(
     manager: &mut AuthorizationManager,
     challenge: Option<&str>,
     expected: Option<&str>,
-) -> Result<(), AuthError> {
+) -> Result<String, AuthError> {
     let found = manager.resolve_metadata_from_challenge(challenge).await?;
-    manager.set_metadata(accepted(found.metadata, found.source.is_discovered(), expected)?);
-    Ok(())
+    let metadata = accepted(found.metadata, found.source.is_discovered(), expected)?;
+    let endpoint = metadata.token_endpoint.clone();
+    manager.set_metadata(metadata);
+    Ok(endpoint)
 }
 
 fn accepted(
@@ -438,7 +507,7 @@ impl Login {
         let listener = TcpListener::bind("127.0.0.1:0").await.map_err(failed)?;
         let redirect = format!("http://{}{CALLBACK}", listener.local_addr().map_err(failed)?);
         let memory = InMemoryCredentialStore::new();
-        let mut manager = manager(url, &memory).await?;
+        let (mut manager, _) = manager(url, &memory).await?;
         let challenge = self.challenge.as_ref().map(|Challenge(text)| text.as_str());
         discover(&mut manager, challenge, None).await?;
         let mut scopes = self.scopes;
@@ -696,6 +765,36 @@ mod tests {
     }
 
     #[tokio::test]
+    async fn an_error_of_the_token_endpoint_names_it() {
+        let server = serving(|url, path| match path {
+            "/.well-known/oauth-authorization-server" => Some(metadata(url)),
+            "/token" => Some("<html>".into()),
+            _ => None,
+        })
+        .await;
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("tokens/a.json");
+        let renew = || async {
+            match renewal(&server.url, &path, client(None)).renew(None, None).await.unwrap_err() {
+                Failed::Token(no_token) => no_token,
+                Failed::Login => panic!("no login helps"),
+            }
+        };
+        let page = renew().await;
+        let start = format!("the token endpoint {}/token answered with HTTP status 200: ", server.url);
+        assert!(page.reason.starts_with(&start) && !page.is_transient, "{}", page.reason);
+        let nobody = async { Err::<(), _>(AuthError::TokenExchangeFailed("Request failed".into())) };
+        let heard = LastResponse::default();
+        *heard.lock() = Some(Err("connection refused".into()));
+        let Err(Failed::Token(away)) = asked("https://a.b/token", &heard, nobody).await else { panic!() };
+        assert_eq!(
+            away.reason,
+            "the token endpoint https://a.b/token could not be asked: connection refused"
+        );
+        assert!(away.is_transient);
+    }
+
+    #[tokio::test]
     async fn a_token_answer_with_texts_for_numbers_and_a_list_of_scopes_is_read() {
         let server = serving(|url, path| match path {
             "/.well-known/oauth-authorization-server" => Some(metadata(url)),
@@ -721,7 +820,7 @@ mod tests {
         let file = TokenFile { path: path.clone() };
         let renew = async || renewal(&server.url, &path, None).renew(Some("old"), None).await;
         file.write(&stored_by(Some(&first.url))).unwrap();
-        assert!(matches!(renew().await, Err(AuthError::AuthorizationServerMismatch { .. })));
+        assert!(matches!(renew().await, Err(Failed::Token(NoToken { is_transient: false, .. }))));
         file.write(&stored_by(None)).unwrap();
         assert_eq!(renew().await.unwrap(), None, "a login helps");
         assert_eq!((first.tokens_asked(), second.tokens_asked(), server.tokens_asked()), (0, 0, 0));
@@ -743,7 +842,7 @@ mod tests {
         // The same server later, when somebody else has it.
         let taken = naming(&second.url).await;
         let error = renew(&taken, client(None), Some("new")).await.unwrap_err();
-        assert!(matches!(error, AuthError::AuthorizationServerMismatch { .. }), "{error}");
+        assert!(matches!(error, Failed::Token(NoToken { is_transient: false, .. })), "{error}");
         assert_eq!(second.tokens_asked(), 0);
         // A named issuer is the user's word.
         assert!(renew(&taken, client(Some(&second.url)), Some("new")).await.is_ok());

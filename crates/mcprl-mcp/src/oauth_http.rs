@@ -9,6 +9,8 @@ use std::{
 };
 
 use axum::http::Response;
+use mcprl_base::error::chain;
+use parking_lot::Mutex;
 use reqwest::{
     Client, Url,
     dns::{Addrs, Name, Resolve, Resolving},
@@ -30,11 +32,15 @@ pub(super) struct LoginClient {
     follow: Client,
     stop: Client,
     reach: Reach,
+    heard: LastResponse,
 }
+
+/// How the last request with something to say ended: with this status, or for this reason not at all. rmcp's errors do not say.
+pub(super) type LastResponse = Arc<Mutex<Option<Result<u16, String>>>>;
 
 impl LoginClient {
     /// For logins to the server at this address.
-    pub(super) fn new(server: &Url) -> Result<Self, AuthError> {
+    pub(super) fn new(server: &Url, heard: LastResponse) -> Result<Self, AuthError> {
         let reach = Reach::of(server);
         let build = |redirect: Policy| {
             let client = Client::builder().timeout(PATIENCE).redirect(redirect).dns_resolver(Arc::new(reach));
@@ -47,7 +53,7 @@ impl LoginClient {
                 attempt.follow()
             }
         });
-        Ok(Self { follow: build(follow)?, stop: build(Policy::none())?, reach })
+        Ok(Self { follow: build(follow)?, stop: build(Policy::none())?, reach, heard })
     }
 }
 
@@ -64,7 +70,12 @@ impl OAuthHttpClient for LoginClient {
                 return Err(format!("{} is at an address that is not allowed here", request.url()).into());
             }
             let is_post = request.method() == reqwest::Method::POST;
-            let mut response = client.execute(request).await.map_err(boxed)?;
+            let sent = client.execute(request).await;
+            if is_post {
+                let ended = sent.as_ref().map(|response| response.status().as_u16());
+                *self.heard.lock() = Some(ended.map_err(|error| chain(error)));
+            }
+            let mut response = sent.map_err(boxed)?;
             let status = response.status();
             let headers = response.headers().clone();
             let mut body = Vec::new();

@@ -15,8 +15,8 @@ use super::{
 
 /// The result of a tool call. A failed call is an outcome that the model sees, not an error.
 ///
-/// `is_error` is set by the server, or by the run file's `error_patterns`. Servers without either report errors that
-/// look like results, so do not rely on it alone.
+/// `is_error` is set by the server, or by the run file's `error_patterns`. Servers without either report errors that look like
+/// results: [`Outcome::is_failure`] knows them by their words.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Outcome {
     /// The result as text for the model.
@@ -24,15 +24,38 @@ pub struct Outcome {
     pub is_error: bool,
 }
 
+impl Outcome {
+    /// Whether the call failed, as far as its result says.
+    pub fn is_failure(&self) -> bool {
+        self.is_error || looks_failed(&self.text)
+    }
+}
+
+/// Whether a text is what servers give for failures without marking them: an error in the first line, in front of a colon or behind
+/// one.
+pub fn looks_failed(text: &str) -> bool {
+    let line = text.trim_start().lines().next().unwrap_or_default();
+    let words = |part: &str| -> Vec<String> {
+        let words = part.split(|letter: char| !letter.is_alphanumeric()).filter(|word| !word.is_empty());
+        words.map(str::to_lowercase).collect()
+    };
+    let is_failure =
+        |word: &String| ["error", "exception", "traceback", "failed", "invalid"].contains(&word.as_str());
+    let mut parts = line.split(':').map(words);
+    let head = parts.next().unwrap_or_default();
+    let begins_so = |next: Vec<String>| next.first().is_some_and(is_failure);
+    head.len() <= 4 && (head.iter().any(is_failure) || parts.next().is_some_and(begins_so))
+}
+
 /// What a server answered to a call, whole.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) struct Answer {
+pub(super) struct WholeResult {
     pub(super) text: String,
     /// Whether the server says so.
     pub(super) is_error: bool,
 }
 
-impl Answer {
+impl WholeResult {
     /// The text of an error.
     pub(super) fn failed(text: String) -> Self {
         Self { text, is_error: true }
@@ -207,8 +230,8 @@ mod tests {
     use super::*;
     use crate::untrusted::Redaction;
 
-    fn answer(result: &Value) -> Answer {
-        Answer::from_result(Untrusted::new(result.clone(), &Redaction::new([], None)))
+    fn answer(result: &Value) -> WholeResult {
+        WholeResult::from_result(Untrusted::new(result.clone(), &Redaction::new([], None)))
     }
 
     fn check(result: Value, text: &str, is_error: bool) {
@@ -278,7 +301,7 @@ mod tests {
             json!(split),
         ] {
             let result_of = || Untrusted::new(result.clone(), &redaction);
-            for answer in [Answer::from_result(result_of()), Answer::from_prompt(result_of())] {
+            for answer in [WholeResult::from_result(result_of()), WholeResult::from_prompt(result_of())] {
                 let text = answer.text;
                 assert!(text.contains("[redacted]"), "{result}: {text}");
                 assert!(!text.contains("s3cr3t") && !text.contains("20202020"), "{result}: {text}");
@@ -346,7 +369,7 @@ mod tests {
     #[test]
     fn a_prompt_is_its_messages() {
         let none = Redaction::new([], None);
-        let text = |result: Value| Answer::from_prompt(Untrusted::new(result, &none)).text;
+        let text = |result: Value| WholeResult::from_prompt(Untrusted::new(result, &none)).text;
         let messages = json!([
             {"role": "user", "content": {"type": "text", "text": "Review this."}},
             {"role": "assistant", "content": [{"type": "text", "text": "a"}, {"type": "image", "data": ""}]},

@@ -30,6 +30,7 @@ use tokio_util::sync::{CancellationToken, DropGuard};
 use super::{
     BWRAP, INHERITED, McpError, Sandbox, ServerOutput, Transport,
     descendants::Descendants,
+    noise::Noise,
     places::Places,
     untrusted::{Redaction, Untrusted},
 };
@@ -50,7 +51,7 @@ const NPM_ADVICE: [&str; 2] =
 pub(super) struct Process {
     stderr: Arc<Stderr>,
     /// The last line of stdout that is no message.
-    pub(super) noise: Arc<Mutex<String>>,
+    pub(super) noise: Arc<Mutex<Noise>>,
     /// To be marked before stdin is closed.
     pub(super) descendants: Descendants,
     /// Its exit status, once it has ended.
@@ -124,7 +125,7 @@ impl Process {
 
     /// The last line of stdout that is no message.
     pub(super) fn noise(&self) -> String {
-        Untrusted::new(&*self.noise.lock(), &self.stderr.redaction).line()
+        Untrusted::new(self.noise.lock().text(), &self.stderr.redaction).line()
     }
 
     /// Ends the process and everything it started. Its stdin must be closed already.

@@ -11,19 +11,19 @@ use super::{
     cassette::{Cassette, CassetteMode, History, Recorder},
     listing::Description,
     live::{LiveSession, Reply},
-    outcome::Answer,
+    outcome::WholeResult,
 };
 
 /// One session of a server. Calls may overlap, but not where it is recorded and has state. On drop the connection closes and
 /// a child process ends.
 pub struct Session {
-    source: Source,
+    source: Backend,
     spec: ServerSpec,
     history: Mutex<History>,
     notes: Mutex<Vec<String>>,
 }
 
-enum Source {
+enum Backend {
     Live(Box<LiveSession>, Option<Arc<Recorder>>),
     Recorded(Arc<Cassette>),
 }
@@ -40,21 +40,21 @@ impl Session {
 
     pub(super) async fn connect_with(spec: &ServerSpec, tape: CassetteMode) -> Result<Self, McpError> {
         let recorder = match tape {
-            CassetteMode::Play(cassette) => return Ok(Self::over(Source::Recorded(cassette), spec)),
+            CassetteMode::Play(cassette) => return Ok(Self::over(Backend::Recorded(cassette), spec)),
             CassetteMode::Record(recorder) => Some(recorder),
             CassetteMode::None => None,
         };
         let live = LiveSession::connect(spec, false).await?;
-        Ok(Self::over(Source::Live(Box::new(live), recorder), spec))
+        Ok(Self::over(Backend::Live(Box::new(live), recorder), spec))
     }
 
     /// Connects by the newest revision's handshake only.
     pub async fn connect_newest(spec: &ServerSpec) -> Result<Self, McpError> {
         let live = LiveSession::connect(spec, true).await?;
-        Ok(Self::over(Source::Live(Box::new(live), None), spec))
+        Ok(Self::over(Backend::Live(Box::new(live), None), spec))
     }
 
-    fn over(source: Source, spec: &ServerSpec) -> Self {
+    fn over(source: Backend, spec: &ServerSpec) -> Self {
         let history = Mutex::new(History::new(&spec.state));
         Self { source, spec: spec.clone(), history, notes: Mutex::default() }
     }
@@ -62,22 +62,22 @@ impl Session {
     /// The connection; `None` for a cassette.
     fn live(&self) -> Option<&LiveSession> {
         match &self.source {
-            Source::Live(live, _) => Some(live),
-            Source::Recorded(_) => None,
+            Backend::Live(live, _) => Some(live),
+            Backend::Recorded(_) => None,
         }
     }
 
     /// Everything that the server offers, as of now.
     pub async fn describe(&self) -> Result<Description, McpError> {
         let (described, notes) = match &self.source {
-            Source::Live(live, recorder) => {
+            Backend::Live(live, recorder) => {
                 let (described, notes) = live.describe().await?;
                 if let Some(recorder) = recorder {
                     recorder.begin(&described, &notes)?;
                 }
                 (described, notes)
             }
-            Source::Recorded(cassette) => (cassette.described().clone(), cassette.notes().to_vec()),
+            Backend::Recorded(cassette) => (cassette.described().clone(), cassette.notes().to_vec()),
         };
         self.notes.lock().extend(notes);
         let tools = self.spec.expose.with_tools(&described);
@@ -87,12 +87,12 @@ impl Session {
     /// The server's tools, those for what it exposes, and mcprl's `complete_task`, as of now.
     pub async fn tools(&self) -> Result<Vec<Tool>, McpError> {
         let (tools, notes) = match &self.source {
-            Source::Live(live, _) if self.spec.expose.is_none() => live.tools().await?,
-            Source::Live(live, _) => {
+            Backend::Live(live, _) if self.spec.expose.is_none() => live.tools().await?,
+            Backend::Live(live, _) => {
                 let (described, notes) = live.describe().await?;
                 (self.spec.expose.with_tools(&described), notes)
             }
-            Source::Recorded(cassette) => (self.spec.expose.with_tools(cassette.described()), Vec::new()),
+            Backend::Recorded(cassette) => (self.spec.expose.with_tools(cassette.described()), Vec::new()),
         };
         self.notes.lock().extend(notes);
         Ok(tools)
@@ -115,11 +115,11 @@ impl Session {
     pub async fn call(&self, name: &str, arguments: Map<String, Value>) -> Result<Outcome, McpError> {
         let (call_timeout, result_bytes) = self.spec.limits.of_tool(name);
         let reply = match &self.source {
-            Source::Live(live, None) => live.call(name, arguments, call_timeout).await?,
-            Source::Live(live, Some(recorder)) => {
+            Backend::Live(live, None) => live.call(name, arguments, call_timeout).await?,
+            Backend::Live(live, Some(recorder)) => {
                 self.call_recorded(live, recorder, name, arguments, call_timeout).await?
             }
-            Source::Recorded(cassette) => {
+            Backend::Recorded(cassette) => {
                 Reply::Answer(cassette.answer(&mut self.history.lock(), name, &arguments)?)
             }
         };
@@ -167,7 +167,7 @@ impl Session {
         let (limit, result_bytes) = self.spec.limits.of_tool(tool);
         let answer = match self.live() {
             Some(live) => live.call(tool, Map::new(), limit).await?.into_answer(),
-            None => Answer::of_text(String::new()),
+            None => WholeResult::of_text(String::new()),
         };
         *self.history.lock() = History::new(&self.spec.state);
         Ok(answer.outcome(result_bytes, &self.spec.quirks.error_patterns))
@@ -185,7 +185,7 @@ impl Session {
 
     /// Closes the connection. Returns when a child process and everything it started has ended.
     pub async fn close(self) {
-        if let Source::Live(live, _) = self.source {
+        if let Backend::Live(live, _) = self.source {
             live.close().await;
         }
     }

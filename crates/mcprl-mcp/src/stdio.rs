@@ -12,7 +12,6 @@ use std::{
     time::Duration,
 };
 
-use mcprl_base::text::start_of;
 use rmcp::{
     RoleClient,
     model::{ClientJsonRpcMessage, ServerJsonRpcMessage},
@@ -29,14 +28,13 @@ use super::{
     correlator::Correlator,
     descendants::Descendants,
     message::{Buffer, Incoming},
+    noise::{self, Noise},
     process::{Pipes, Process},
 };
 
 /// Replies to the server that may wait to be written; its further requests are ignored.
 const UNREAD_REPLIES: usize = 256;
 /// How long a server's stdout is read after its process has ended: something that it started may keep it open.
-/// Characters of a line that is no message.
-const NOISE: usize = 160;
 const LAST_LINES: Duration = Duration::from_millis(500);
 
 /// Dropping it closes the child's stdin. A clone has the same streams for another handshake, after the first has failed.
@@ -49,7 +47,7 @@ pub(super) struct Lines {
     input: Option<Arc<Mutex<ChildStdin>>>,
     correlator: Correlator,
     replies: Arc<AtomicUsize>,
-    noise: Arc<parking_lot::Mutex<String>>,
+    noise: Arc<parking_lot::Mutex<Noise>>,
     /// Cancelled [`LAST_LINES`] after the process has ended.
     over: CancellationToken,
 }
@@ -57,6 +55,7 @@ pub(super) struct Lines {
 struct Output {
     reader: BufReader<ChildStdout>,
     line: Buffer,
+    noise: Arc<parking_lot::Mutex<Noise>>,
 }
 
 struct MarkOnDrop(Descendants);
@@ -78,7 +77,11 @@ impl Lines {
         });
         Self {
             mark: Some(Arc::new(MarkOnDrop(process.descendants.clone()))),
-            output: Arc::new(Mutex::new(Output { reader: BufReader::new(output), line: Buffer::default() })),
+            output: Arc::new(Mutex::new(Output {
+                reader: BufReader::new(output),
+                line: Buffer::default(),
+                noise: Arc::clone(&process.noise),
+            })),
             input: Some(Arc::new(Mutex::new(input))),
             correlator: Correlator::of_connection(),
             replies: Arc::default(),
@@ -97,9 +100,12 @@ impl Output {
             let taken = end.map_or(available.len(), |end| end + 1);
             self.line.push(&available[..taken]);
             self.reader.consume(taken);
+            let mut noise = self.noise.lock();
+            noise.rest.clear();
             if end.is_some() {
                 return Some(());
             }
+            noise.rest = noise::start(self.line.bytes());
         }
     }
 }
@@ -147,8 +153,7 @@ impl Transport<RoleClient> for Lines {
             let line = std::mem::take(&mut output.line);
             let incoming = line.read();
             if let (Incoming::Noise, [_, ..]) = (&incoming, line.bytes().trim_ascii()) {
-                let text = String::from_utf8_lossy(line.bytes());
-                *self.noise.lock() = start_of(text.trim(), NOISE);
+                self.noise.lock().add(line.bytes());
             }
             let is_request = matches!(incoming, Incoming::Message(ServerJsonRpcMessage::Request(_)));
             if is_request && self.replies.load(Ordering::Relaxed) >= UNREAD_REPLIES {

@@ -33,9 +33,10 @@ use tokio::time::{sleep, timeout};
 use super::{
     events,
     failure::Refusal,
-    forgotten::{self, Names, Said, ServerError},
+    forgotten::{self, ErrorSignature, Names, ServerError},
     http_client::{
-        self, ACCEPTED_TYPES, Error, Headers, HttpClient, REST_TIMEOUT, finish, read_response, with,
+        self, ACCEPTED_TYPES, Error, Headers, HttpClient, NO_MESSAGE, REST_TIMEOUT, finish, read_response,
+        with,
     },
     quirks::ErrorPatterns,
     unheard::{Awaited, Unheard, Waits},
@@ -45,6 +46,8 @@ const REVISION: HeaderName = HeaderName::from_static("mcp-protocol-version");
 /// How long it may take to find out whether a server knows a session, and the wait where it limits the rate of requests.
 const PROBE_TIMEOUT: Duration = Duration::from_secs(10);
 const PROBE_WAIT: Duration = Duration::from_millis(500);
+/// Bytes of the longest page that may say that a session is forgotten.
+const PAGE_BYTES: usize = 128 << 10;
 /// Errors that are known to be answers.
 const KNOWN: usize = 256;
 
@@ -63,7 +66,7 @@ struct Shared {
     has_session_id: AtomicBool,
     /// The server offers no stream beside those of requests.
     is_without_stream: AtomicBool,
-    known: Mutex<HashSet<Said>>,
+    known: Mutex<HashSet<ErrorSignature>>,
 }
 
 impl Streamable {
@@ -99,15 +102,11 @@ impl StreamableHttpClient for Streamable {
         let address = Address { url: &url, session: session.as_deref(), headers: &headers };
         let answer = self.post(address, &message).await;
         let ClientJsonRpcMessage::Request(request) = &message else { return answer };
+        let answer = self.unless_unanswered(answer, address);
         if matches!(answer, Ok(StreamableHttpPostResponse::Accepted)) {
-            // rmcp opens a stream for sessions with an id alone.
-            if session.is_none() || self.state.is_without_stream.load(Ordering::Relaxed) {
-                let text = "HTTP 202 Accepted: the server took the request without an answer, and has no stream for one";
-                return Err(StreamableHttpError::UnexpectedServerResponse(text.into()));
-            }
             self.unheard.insert(request.id.clone(), Waits::Elsewhere(None));
         }
-        if let Some(error) = self.error(&answer) {
+        if let Some(error) = self.error(&answer, address) {
             // Until then, it is no answer.
             self.unheard.insert(request.id.clone(), Waits::Elsewhere(None));
             let is_forgotten = self.is_forgotten(&error, &message, address).await;
@@ -200,14 +199,49 @@ impl Streamable {
         })
     }
 
-    /// The error that an answer is.
-    fn error(&self, answer: &Result<StreamableHttpPostResponse, Error>) -> Option<ServerError> {
+    /// An error in place of a 202 behind which no answer can come: rmcp opens a stream for sessions with an id alone.
+    fn unless_unanswered(
+        &self,
+        answer: Result<StreamableHttpPostResponse, Error>,
+        address: Address<'_>,
+    ) -> Result<StreamableHttpPostResponse, Error> {
+        let has_stream = address.session.is_some() && !self.state.is_without_stream.load(Ordering::Relaxed);
         match answer {
-            Ok(StreamableHttpPostResponse::Json(message, _)) => ServerError::of(message, &self.errors),
-            Err(error @ StreamableHttpError::UnexpectedServerResponse(text)) => {
-                let status = Refusal::of(error)?.status;
-                let is_of_request = (400..500).contains(&status) && !is_of_client(status);
-                is_of_request.then(|| ServerError { code: status.into(), text: text.to_string() })
+            Ok(StreamableHttpPostResponse::Accepted) if !has_stream => {
+                let text = "HTTP 202 Accepted: the server took the request without an answer, and has no stream for one";
+                Err(StreamableHttpError::UnexpectedServerResponse(text.into()))
+            }
+            answer => answer,
+        }
+    }
+
+    /// The error that an answer is. One that is none of MCP may say that a session is forgotten, but the words of a page are not
+    /// the same each time.
+    fn error(
+        &self,
+        answer: &Result<StreamableHttpPostResponse, Error>,
+        address: Address<'_>,
+    ) -> Option<ServerError> {
+        let error = match answer {
+            Ok(StreamableHttpPostResponse::Json(message, _)) => {
+                return ServerError::of(message, &self.errors);
+            }
+            Ok(_) => return None,
+            Err(error) => error,
+        };
+        let wordless =
+            |status: u16| address.session.map(|_| ServerError { code: status.into(), text: String::new() });
+        match (Refusal::of(error).map(|refusal| refusal.status), error) {
+            (Some(status @ (202 | 300..=399 | 401 | 403 | 500)), _) => wordless(status),
+            (Some(407 | 408 | 429), _) => None,
+            (Some(status @ 400..=499), StreamableHttpError::UnexpectedServerResponse(text)) => {
+                Some(ServerError { code: status.into(), text: text.to_string() })
+            }
+            // A longer one is not asked for twice.
+            (None, StreamableHttpError::UnexpectedServerResponse(text))
+                if text.starts_with(NO_MESSAGE) && text.len() <= PAGE_BYTES =>
+            {
+                wordless(200)
             }
             _ => None,
         }
@@ -229,93 +263,101 @@ impl Streamable {
         };
         let Some(probe) = forgotten::probe(asked) else { return false };
         let names = forgotten::names([asked, &probe]);
-        let said = Said::new(error, &names);
+        let said = ErrorSignature::new(error, &names);
         if self.state.known.lock().contains(&said) {
             return false;
         }
         let found = timeout(PROBE_TIMEOUT, self.find((&said, &names), &probe, address, revision)).await;
-        let found = found.ok().flatten().unwrap_or(Found::Forgotten);
-        if found == Found::OfRequest {
+        let found = found.ok().flatten().unwrap_or(ErrorScope::Forgotten);
+        if found == ErrorScope::OfRequest {
             let mut known = self.state.known.lock();
             if known.len() < KNOWN {
                 known.insert(said);
             }
         }
-        found == Found::Forgotten
+        found == ErrorScope::Forgotten
     }
 
     /// What kind of error this is. `None` if the server does not answer.
     async fn find(
         &self,
-        (said, names): (&Said, &Names),
+        (said, names): (&ErrorSignature, &Names),
         probe: &ClientJsonRpcMessage,
         address: Address<'_>,
         revision: &str,
-    ) -> Option<Found> {
-        let is_same =
-            |error: Option<ServerError>| error.is_some_and(|error| Said::new(&error, names) == *said);
+    ) -> Option<ErrorScope> {
+        let is_same = |error: Option<ServerError>| {
+            error.is_some_and(|error| ErrorSignature::new(&error, names) == *said)
+        };
         let is_of_nothing = forgotten::is_of_nothing(probe);
         if is_of_nothing && !is_same(self.ask(probe, address).await?) {
-            return Some(Found::OfRequest);
+            return Some(ErrorScope::OfRequest);
         }
-        let session = self.begin(address, revision).await?;
+        let session = match self.begin(address, revision).await {
+            Ok(session) => session,
+            // Nobody is let in.
+            Err(error) => return is_same(error?).then_some(ErrorScope::OfAll),
+        };
         let again = self.ask(probe, Address { session: session.as_deref(), ..address }).await;
         if let Some(session) = session {
             let (client, url, headers) = (self.clone(), address.url.into(), address.headers.clone());
             tokio::spawn(async move { client.delete_session(url, session.into(), None, headers).await });
         }
         Some(match is_same(again?) {
-            true if is_of_nothing => Found::OfAll,
-            true => Found::OfRequest,
-            false => Found::Forgotten,
+            true if is_of_nothing => ErrorScope::OfAll,
+            true => ErrorScope::OfRequest,
+            false => ErrorScope::Forgotten,
         })
     }
 
     /// The error that a request is answered with, if it is one. `None` if there is no answer.
     async fn ask(&self, asked: &ClientJsonRpcMessage, address: Address<'_>) -> Option<Option<ServerError>> {
         loop {
-            let answer = self.post(address, asked).await;
+            let answer = self.unless_unanswered(self.post(address, asked).await, address);
             let limited = answer.as_ref().err().and_then(|error| Refusal::of(error)?.rate_limit);
             if let Some(wait) = limited {
                 sleep(wait.unwrap_or_default().max(PROBE_WAIT)).await;
                 continue;
             }
-            let error = self.error(&answer);
+            let error = self.error(&answer, address);
             let is_answer =
                 error.is_some() || !matches!(answer, Ok(StreamableHttpPostResponse::Accepted) | Err(_));
             return is_answer.then_some(error);
         }
     }
 
-    /// Begins another session, and returns its id. `None` if the server refuses it.
-    async fn begin(&self, address: Address<'_>, revision: &str) -> Option<Option<String>> {
-        let [initialize, initialized] = forgotten::beginning(revision)?;
+    /// Begins another session, and returns its id.
+    ///
+    /// # Errors
+    /// With the error that the server refuses it with; none if there is no answer.
+    async fn begin(
+        &self,
+        address: Address<'_>,
+        revision: &str,
+    ) -> Result<Option<String>, Option<Option<ServerError>>> {
+        let [initialize, initialized] = forgotten::beginning(revision).ok_or(None::<Option<ServerError>>)?;
         let mut headers = address.headers.clone();
         headers.remove(&REVISION);
-        let begun =
-            self.post(Address { session: None, headers: &headers, ..address }, &initialize).await.ok()?;
-        let StreamableHttpPostResponse::Json(ServerJsonRpcMessage::Response(_), session) = begun else {
-            return None;
+        let begun = self.post(Address { session: None, headers: &headers, ..address }, &initialize).await;
+        let session = match begun {
+            Ok(StreamableHttpPostResponse::Json(ServerJsonRpcMessage::Response(_), session)) => session,
+            // As an answer in this session would be read.
+            refused => return Err(self.error(&refused, address).map(Some)),
         };
-        self.post(Address { session: session.as_deref(), ..address }, &initialized).await.ok()?;
-        Some(session)
+        let begun = self.post(Address { session: session.as_deref(), ..address }, &initialized).await;
+        begun.map(|_| session).map_err(|_| None)
     }
 }
 
 /// What kind of error a server answers with.
 #[derive(PartialEq, Eq)]
-enum Found {
+enum ErrorScope {
     /// It is an answer to the request.
     OfRequest,
     /// The server has forgotten the session.
     Forgotten,
     /// Everybody gets it, now.
     OfAll,
-}
-
-/// Whether a status refuses the client, or so many requests, rather than the request.
-fn is_of_client(status: u16) -> bool {
-    matches!(status, 401 | 403 | 407 | 408 | 429)
 }
 
 fn session_of(answer: &StreamableHttpPostResponse) -> Option<&String> {

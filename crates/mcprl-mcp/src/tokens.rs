@@ -29,6 +29,13 @@ impl Bearer {
     }
 }
 
+/// Why there is no token.
+#[derive(Debug)]
+pub(super) struct NoToken {
+    pub(super) reason: String,
+    pub(super) is_transient: bool,
+}
+
 /// Where tokens of logins are stored.
 pub(super) fn token_folder() -> Option<PathBuf> {
     let variable = |name| std::env::var_os(name).filter(|value| !value.is_empty()).map(PathBuf::from);

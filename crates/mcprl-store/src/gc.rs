@@ -33,7 +33,7 @@ use mcprl_base::{error::if_found, hash::Digest};
 use serde_json::Value;
 
 use super::{
-    ActionRecord, HeartbeatWatch, JOBS, Lease, LeaseAttempt, Store, StoreError, aside,
+    ActionRecord, HeartbeatWatch, JOBS, Lease, LeaseOutcome, Store, StoreError, aside,
     files::LISTS,
     record::key_of,
     rows,
@@ -281,10 +281,10 @@ impl Store {
         let mut watch = HeartbeatWatch::default();
         let lease = loop {
             match self.request_lease(SWEEP, "", "", &mut watch)? {
-                LeaseAttempt::Mine(lease) => break lease,
-                LeaseAttempt::Taken { .. } if self.is_leased(SWEEP) => return Err(StoreError::Sweeping),
+                LeaseOutcome::Mine(lease) => break lease,
+                LeaseOutcome::Taken { .. } if self.is_leased(SWEEP) => return Err(StoreError::Sweeping),
                 // Killed on another host. The watch says when it is sure.
-                LeaseAttempt::Taken { .. } => std::thread::sleep(Duration::from_millis(250)),
+                LeaseOutcome::Taken { .. } => std::thread::sleep(Duration::from_millis(250)),
             }
         };
         let path = self.announcement();

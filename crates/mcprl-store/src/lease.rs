@@ -176,7 +176,7 @@ pub struct Lease {
 }
 
 /// The outcome of requesting a lease.
-pub enum LeaseAttempt {
+pub enum LeaseOutcome {
     Mine(Lease),
     /// Another run holds it.
     Taken {
@@ -193,7 +193,7 @@ impl Store {
         stage: &str,
         run: &str,
         watch: &mut HeartbeatWatch,
-    ) -> Result<LeaseAttempt, StoreError> {
+    ) -> Result<LeaseOutcome, StoreError> {
         self.request_lease(&key.to_string(), stage, run, watch)
     }
 
@@ -204,8 +204,8 @@ impl Store {
             _ = std::fs::remove_file(path);
         }
         match self.request_lease(&name, "", run, &mut HeartbeatWatch::default())? {
-            LeaseAttempt::Mine(lease) => Ok(lease),
-            LeaseAttempt::Taken { .. } => Err(StoreError::LeaseLost),
+            LeaseOutcome::Mine(lease) => Ok(lease),
+            LeaseOutcome::Taken { .. } => Err(StoreError::LeaseLost),
         }
     }
 
@@ -277,7 +277,7 @@ impl Store {
         stage: &str,
         run: &str,
         watch: &mut HeartbeatWatch,
-    ) -> Result<LeaseAttempt, StoreError> {
+    ) -> Result<LeaseOutcome, StoreError> {
         let folder = self.leases();
         let token = token();
         let content =
@@ -290,7 +290,7 @@ impl Store {
                 None => 1,
                 Some((epoch, path)) => match LeaseFile::open(epoch, &path) {
                     Some(found) if watch.is_alive(self, &found)? => {
-                        return Ok(LeaseAttempt::Taken {
+                        return Ok(LeaseOutcome::Taken {
                             run: found.content.run,
                             holder: found.content.holder,
                         });
@@ -319,7 +319,7 @@ impl Store {
                 }
             }
             lease.beat();
-            return Ok(LeaseAttempt::Mine(lease));
+            return Ok(LeaseOutcome::Mine(lease));
         }
     }
 }
@@ -467,12 +467,12 @@ mod tests {
         (folder, store)
     }
 
-    fn request(store: &Store, key: &Digest) -> LeaseAttempt {
+    fn request(store: &Store, key: &Digest) -> LeaseOutcome {
         store.lease(key, "stage", "run", &mut HeartbeatWatch::default()).unwrap()
     }
 
     fn mine(store: &Store, key: &Digest) -> Lease {
-        let LeaseAttempt::Mine(lease) = request(store, key) else { panic!("should be free") };
+        let LeaseOutcome::Mine(lease) = request(store, key) else { panic!("should be free") };
         lease
     }
 
@@ -499,7 +499,7 @@ mod tests {
         let (_folder, store) = store();
         let key = Digest::of(b"k");
         let lease = mine(&store, &key);
-        assert!(matches!(request(&store, &key), LeaseAttempt::Taken { .. }));
+        assert!(matches!(request(&store, &key), LeaseOutcome::Taken { .. }));
         drop(lease);
         drop(mine(&store, &key));
         assert_eq!(leases(&store.leases()).len(), 0);
@@ -523,7 +523,7 @@ mod tests {
                 let threads: Vec<_> = (0..8).map(|_| scope.spawn(|| request(&store, &key))).collect();
                 threads.into_iter().map(|one| one.join().unwrap()).collect()
             });
-            let leases = all.iter().filter(|one| matches!(one, LeaseAttempt::Mine(_))).count();
+            let leases = all.iter().filter(|one| matches!(one, LeaseOutcome::Mine(_))).count();
             assert_eq!(leases, 1);
         }
     }
@@ -533,9 +533,9 @@ mod tests {
         let (_folder, store) = store();
         let key = Digest::of(b"k");
         let path = abandoned(&store, &key, 1, Holder { boot: "another".into(), ..Holder::current() });
-        assert!(matches!(request(&store, &key), LeaseAttempt::Taken { .. }));
+        assert!(matches!(request(&store, &key), LeaseOutcome::Taken { .. }));
         age(&path, 30);
-        assert!(matches!(request(&store, &key), LeaseAttempt::Mine(_)));
+        assert!(matches!(request(&store, &key), LeaseOutcome::Mine(_)));
     }
 
     #[test]
@@ -545,7 +545,7 @@ mod tests {
         let path = abandoned(&store, &key, 1, Holder { host: "elsewhere".into(), ..Holder::current() });
         for seconds in [0, 3600, 86400] {
             age(&path, seconds);
-            assert!(matches!(request(&store, &key), LeaseAttempt::Taken { .. }));
+            assert!(matches!(request(&store, &key), LeaseOutcome::Taken { .. }));
         }
     }
 
@@ -557,7 +557,7 @@ mod tests {
         let path = abandoned(&store, &key, 1, holder);
         let mut watch = HeartbeatWatch::default();
         let taken = |watch: &mut HeartbeatWatch| {
-            matches!(store.lease(&key, "stage", "run", watch).unwrap(), LeaseAttempt::Taken { .. })
+            matches!(store.lease(&key, "stage", "run", watch).unwrap(), LeaseOutcome::Taken { .. })
         };
         assert!(taken(&mut watch));
         let back = |seconds| Instant::now().checked_sub(Duration::from_secs(seconds)).unwrap();
@@ -582,7 +582,7 @@ mod tests {
         let mut watch = HeartbeatWatch { seen: Some((1, beat, minute)) };
         for _ in 0..2 {
             let taken = store.lease(&key, "stage", "run", &mut watch).unwrap();
-            assert!(matches!(taken, LeaseAttempt::Mine(_)));
+            assert!(matches!(taken, LeaseOutcome::Mine(_)));
             // Another user's, in a folder with the sticky bit.
             abandoned(&store, &key, 1, holder.clone());
             std::fs::File::open(&path).unwrap().set_modified(beat).unwrap();
@@ -631,7 +631,7 @@ mod tests {
         let (_folder, store) = store();
         let key = Digest::of(b"k");
         std::fs::write(place(&store.leases(), &key.to_string(), 1), "{").unwrap();
-        assert!(matches!(request(&store, &key), LeaseAttempt::Mine(_)));
+        assert!(matches!(request(&store, &key), LeaseOutcome::Mine(_)));
     }
 
     #[test]

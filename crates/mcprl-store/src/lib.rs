@@ -61,7 +61,7 @@ pub use file_lock::FileLock;
 pub use files::FileDigests;
 pub use gc::{GcReport, LiveSet};
 pub use last::KeyIndex;
-pub use lease::{HeartbeatWatch, Holder, Lease, LeaseAttempt, token, use_of};
+pub use lease::{HeartbeatWatch, Holder, Lease, LeaseOutcome, token, use_of};
 pub use record::{ActionRecord, CachedResult, Cost, DRAW, Lookup, Recorded, SERVER_NAME};
 pub use remote::{
     DrainReport, Fetched, InvalidRemote, Pushed, QueueScope, Remote, RemoteLocation, RemoteSpec, Traffic,
@@ -70,8 +70,9 @@ pub use remote::{
 pub use rows::{Remainder, RowLog};
 pub use sync::Syncer;
 pub use transfer::CopyReport;
+pub use tree::tree_digest;
 pub use verify::Damage;
-pub use write::{aside, link_tree, replace_file};
+pub use write::{aside, link_tree, own_files, replace_file};
 
 /// Version of the folder layout. A store with a higher number is not opened.
 const VERSION: u32 = 1;

@@ -276,6 +276,9 @@ impl Store {
                     false => Recorded::Differs { outputs, existing: Box::new(existing) },
                 });
             }
+            if path.is_dir() {
+                self.quarantine(&path, &format!("{}.json", record.key))?;
+            }
             write::replace(self, &path, &bytes)?;
         }
         failpoint("commit::after");

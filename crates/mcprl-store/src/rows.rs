@@ -10,9 +10,10 @@
 //! frame without a name that holds the draw's number, and a file of another draw counts as empty.
 //!
 //! A frame is: length of the name (u32, little endian), length of the row (u32), the name, the row, and the
-//! first eight bytes of the blake3 hash of all that. Each frame is appended with one write. The first frame
-//! with a wrong hash ends the log, so a torn tail costs one row. Rows are not synced: a killed process loses
-//! nothing, a power failure may lose the newest rows.
+//! first eight bytes of the blake3 hash of all that, in rows of a later draw with the draw's number (u64) behind it.
+//! Each frame is appended with one write. Bytes that are no frame are skipped up to the next whole one, so damage
+//! costs the rows that it hits, and a torn tail one. Rows are not synced: a killed process loses nothing, a power
+//! failure may lose the newest rows.
 //!
 //! Several processes may record rows of one key at once, each into a log of its own: `<key>.<part>.log`.
 //!
@@ -21,6 +22,7 @@
 //! written before the checkpoint is put in place, so that one that was killed in between is still known.
 
 use std::{
+    cell::Cell,
     collections::{BTreeMap, BTreeSet},
     fs::{File, OpenOptions},
     io::Write,
@@ -36,6 +38,8 @@ use super::{
 };
 
 const CHECK: usize = 8;
+/// Bytes that a name may have for a frame to be found behind damage.
+const NAME_BYTES: usize = 1 << 16;
 /// How many checkpoints are known by their digests.
 const SUMS: usize = 4;
 /// The name of the frame that holds the number of the draw. No row has it.
@@ -50,6 +54,7 @@ pub struct RowLog {
     /// Of the log that this process writes; empty for the one without a part.
     part: String,
     file: Mutex<Option<File>>,
+    damage: Mutex<BTreeSet<String>>,
 }
 
 /// Rows of a family under other keys.
@@ -73,7 +78,8 @@ impl Store {
     /// `draw`: the number of the sample's draw, 0 for the first one.
     pub fn rows(&self, family: &Digest, key: &Digest, draw: u64) -> RowLog {
         let folder = self.families().join(family.to_string());
-        RowLog { folder, key: *key, draw, part: String::new(), file: Mutex::new(None) }
+        let (part, file, damage) = (String::new(), Mutex::default(), Mutex::default());
+        RowLog { folder, key: *key, draw, part, file, damage }
     }
 
     pub(super) fn families(&self) -> PathBuf {
@@ -133,16 +139,26 @@ impl RowLog {
     fn all(&self) -> Result<BTreeMap<String, Vec<u8>>, StoreError> {
         let mut rows = BTreeMap::new();
         for log in self.logs()? {
-            rows.extend(self.rows_of(&log)?.0);
+            rows.extend(self.rows_of(&log)?.rows);
         }
         Ok(rows)
     }
 
-    /// A log's rows of this draw, and the length of their frames.
-    fn rows_of(&self, log: &Path) -> Result<(BTreeMap<String, Vec<u8>>, usize), StoreError> {
-        let (mut rows, length) = parse(&read(log)?);
-        let draw = draw_of(&mut rows);
-        Ok(if draw == self.draw { (rows, length) } else { (BTreeMap::new(), 0) })
+    /// A sentence for each damaged file that was read since the last call.
+    pub fn damage(&self) -> Vec<String> {
+        std::mem::take(&mut *self.damage.lock()).into_iter().collect()
+    }
+
+    /// A file's rows of this draw.
+    fn rows_of(&self, path: &Path) -> Result<Parsed, StoreError> {
+        let parsed = parse(&read(path)?, self.draw);
+        if parsed.damaged > 0 {
+            let (bytes, path) = (parsed.damaged, path.display());
+            let sentence =
+                format!("{bytes} bytes of {path} are damaged, and the rows in them are made again");
+            self.damage.lock().insert(sentence);
+        }
+        Ok(parsed)
     }
 
     /// Rows of this draw of results and interrupted stages of the same family, and of earlier results of this key.
@@ -155,8 +171,8 @@ impl RowLog {
                 _ => continue,
             };
             let Some(key) = key(&path).filter(|key| is_done || *key != self.key) else { continue };
-            let mut rows = parse(&read(&path)?).0;
-            if draw_of(&mut rows) != self.draw {
+            let Parsed { rows, draw, .. } = self.rows_of(&path)?;
+            if draw != self.draw {
                 continue;
             }
             if is_done {
@@ -171,7 +187,7 @@ impl RowLog {
     pub fn record(&self, name: &str, row: &[u8]) -> Result<(), StoreError> {
         let path = self.log();
         let writing = |cause| StoreError::writing(&path, cause);
-        let frame = frame(name, row).map_err(writing)?;
+        let frame = frame(name, row, self.draw).map_err(writing)?;
         let mut slot = self.file.lock();
         let file = match &mut *slot {
             Some(file) => file,
@@ -263,8 +279,8 @@ impl RowLog {
                 (Remainder::Rows, [log]) => return std::fs::rename(log, &done).map_err(writing),
                 _ => {
                     let kept = |row: Vec<u8>| if remainder == Remainder::Rows { row } else { Vec::new() };
-                    let draw = (self.draw > 0).then(|| frame(DRAW, self.draw.to_string().as_bytes()));
-                    let rows = rows.into_iter().map(|(name, row)| frame(&name, &kept(row)));
+                    let draw = (self.draw > 0).then(|| frame(DRAW, self.draw.to_string().as_bytes(), 0));
+                    let rows = rows.into_iter().map(|(name, row)| frame(&name, &kept(row), self.draw));
                     let frames: std::io::Result<Vec<_>> = draw.into_iter().chain(rows).collect();
                     // If torn, it lists fewer rows than there are.
                     std::fs::write(&done, frames.map_err(writing)?.concat()).map_err(writing)?;
@@ -282,11 +298,11 @@ impl RowLog {
         let path = self.log();
         let writing = |cause| StoreError::writing(&path, cause);
         std::fs::create_dir_all(&self.folder).map_err(writing)?;
-        let whole = self.rows_of(&path)?.1;
+        let whole = self.rows_of(&path)?.length;
         let mut file = OpenOptions::new().create(true).append(true).open(&path).map_err(writing)?;
         file.set_len(whole as u64).map_err(writing)?;
         if whole == 0 && self.draw > 0 {
-            let draw = frame(DRAW, self.draw.to_string().as_bytes()).map_err(writing)?;
+            let draw = frame(DRAW, self.draw.to_string().as_bytes(), 0).map_err(writing)?;
             file.write_all(&draw).map_err(writing)?;
         }
         Ok(file)
@@ -298,12 +314,6 @@ pub(super) fn key(path: &Path) -> Option<Digest> {
     path.file_name()?.to_str()?.split('.').next()?.parse().ok()
 }
 
-/// Takes the number of the draw out of the rows of a file.
-fn draw_of(rows: &mut BTreeMap<String, Vec<u8>>) -> u64 {
-    let text = rows.remove(DRAW).and_then(|text| String::from_utf8(text).ok());
-    text.and_then(|text| text.parse().ok()).unwrap_or(0)
-}
-
 fn read(path: &Path) -> Result<Vec<u8>, StoreError> {
     let bytes = if_found(std::fs::read(path)).map_err(|cause| StoreError::reading(path, cause))?;
     Ok(bytes.unwrap_or_default())
@@ -313,7 +323,7 @@ fn remove(path: &Path) -> Result<(), StoreError> {
     if_found(std::fs::remove_file(path)).map(drop).map_err(|cause| StoreError::writing(path, cause))
 }
 
-fn frame(name: &str, row: &[u8]) -> std::io::Result<Vec<u8>> {
+fn frame(name: &str, row: &[u8], draw: u64) -> std::io::Result<Vec<u8>> {
     let length = |bytes: &[u8]| {
         u32::try_from(bytes.len()).map_err(|_| std::io::Error::other("a row is limited to 4 GiB"))
     };
@@ -322,36 +332,107 @@ fn frame(name: &str, row: &[u8]) -> std::io::Result<Vec<u8>> {
     frame.extend(length(row)?.to_le_bytes());
     frame.extend(name.as_bytes());
     frame.extend(row);
-    let check = Digest::of(&frame);
-    frame.extend(&check.as_bytes()[..CHECK]);
+    let check = check(&frame, draw);
+    frame.extend(check);
     Ok(frame)
 }
 
-/// The rows of all complete frames, and the total length of these frames.
-fn parse(bytes: &[u8]) -> (BTreeMap<String, Vec<u8>>, usize) {
-    let mut rows = BTreeMap::new();
-    let mut at = 0;
-    while let Some((name, row, length)) = first(bytes.get(at..).unwrap_or_default()) {
-        rows.insert(name, row);
-        at += length;
+/// With the draw in it, a row is never one of another draw, also where the frame with the draw's number is damaged.
+fn check(frame: &[u8], draw: u64) -> [u8; CHECK] {
+    let mut hasher = blake3::Hasher::new();
+    hasher.update(frame);
+    if draw > 0 {
+        hasher.update(&draw.to_le_bytes());
     }
-    (rows, at)
+    let mut check = [0; CHECK];
+    check.copy_from_slice(&hasher.finalize().as_bytes()[..CHECK]);
+    check
 }
 
-fn first(bytes: &[u8]) -> Option<(String, Vec<u8>, usize)> {
-    let length = |at: usize| -> Option<usize> {
-        let four: [u8; 4] = bytes.get(at..at + 4)?.try_into().ok()?;
-        usize::try_from(u32::from_le_bytes(four)).ok()
+/// What a file has of a draw.
+#[derive(Default)]
+struct Parsed {
+    rows: BTreeMap<String, Vec<u8>>,
+    /// The draw that the file is of.
+    draw: u64,
+    /// Where the last whole frame ends. 0 in a file of another draw.
+    length: usize,
+    /// Bytes that are skipped because they are no frame.
+    damaged: usize,
+}
+
+/// The rows of a file's whole frames, if it is of this draw.
+fn parse(bytes: &[u8], draw: u64) -> Parsed {
+    let begin = match first(bytes, 0) {
+        Some((name, number, length)) if name == DRAW => {
+            Some((std::str::from_utf8(&number).ok().and_then(|number| number.parse().ok()), length))
+        }
+        Some(_) => Some((Some(0), 0)),
+        None => None,
     };
-    let name_end = 8usize.checked_add(length(0)?)?;
-    let row_end = name_end.checked_add(length(4)?)?;
-    let end = row_end.checked_add(CHECK)?;
-    let check = bytes.get(row_end..end)?;
-    if check != &Digest::of(bytes.get(..row_end)?).as_bytes()[..CHECK] {
+    let (found, length) = begin.unwrap_or((Some(draw), 0));
+    if found != Some(draw) {
+        return Parsed { draw: found.unwrap_or_default(), ..Parsed::default() };
+    }
+    let mut parsed = Parsed { draw, length, ..Parsed::default() };
+    loop {
+        let rest = &bytes[parsed.length..];
+        let Some((damaged, (name, row, length))) = next(rest, draw) else {
+            // A frame that is shorter than it says is a torn tail.
+            if extent(rest) == Some(rest.len()) {
+                parsed.damaged += rest.len();
+            }
+            return parsed;
+        };
+        parsed.rows.insert(name, row);
+        parsed.damaged += damaged;
+        parsed.length += damaged + length;
+    }
+}
+
+/// A name, its row, and the length of their frame.
+type Frame = (String, Vec<u8>, usize);
+
+/// How often a damaged log is hashed while the next frame is looked for. Chance takes a fraction; what asks for more was written
+/// to do so.
+const HASHED: usize = 32;
+
+/// The next whole frame, and how many bytes stand before it.
+fn next(bytes: &[u8], draw: u64) -> Option<(usize, Frame)> {
+    let left = Cell::new(bytes.len().saturating_mul(HASHED));
+    let at = |start: usize| {
+        let bytes = bytes.get(start..)?;
+        left.set(left.get().checked_sub(extent(bytes).filter(|extent| *extent <= bytes.len())?)?);
+        Some((start, first(bytes, draw)?))
+    };
+    let is_named = |start: &usize| {
+        let length = length(&bytes[*start..], 0).filter(|length| (1..NAME_BYTES).contains(length));
+        let name = length.and_then(|length| bytes.get(start + 8..start + 8 + length));
+        name.is_some_and(|name| std::str::from_utf8(name).is_ok())
+    };
+    // Behind a damaged frame whose lengths are right, else anywhere.
+    at(0).or_else(|| at(extent(bytes)?)).or_else(|| (1..bytes.len()).filter(is_named).find_map(at))
+}
+
+/// The number that stands there.
+fn length(bytes: &[u8], at: usize) -> Option<usize> {
+    let four: [u8; 4] = bytes.get(at..at + 4)?.try_into().ok()?;
+    usize::try_from(u32::from_le_bytes(four)).ok()
+}
+
+/// The length of the first frame, as it says.
+fn extent(bytes: &[u8]) -> Option<usize> {
+    (8 + CHECK).checked_add(length(bytes, 0)?)?.checked_add(length(bytes, 4)?)
+}
+
+fn first(bytes: &[u8], draw: u64) -> Option<Frame> {
+    let frame = bytes.get(..extent(bytes)?)?;
+    let (content, found) = frame.split_at(frame.len() - CHECK);
+    if found != check(content, draw) {
         return None;
     }
-    let name = String::from_utf8(bytes.get(8..name_end)?.to_vec()).ok()?;
-    Some((name, bytes.get(name_end..row_end)?.to_vec(), end))
+    let (name, row) = content[8..].split_at_checked(length(bytes, 0)?)?;
+    Some((std::str::from_utf8(name).ok()?.to_owned(), row.to_vec(), frame.len()))
 }
 
 #[cfg(test)]
@@ -373,6 +454,16 @@ mod tests {
 
     fn drawn(store: &Store, key: &str, draw: u64) -> RowLog {
         store.rows(&Digest::of(FAMILY), &Digest::of(key.as_bytes()), draw)
+    }
+
+    #[test]
+    fn a_log_whose_bytes_claim_many_long_frames_is_read_in_time() {
+        let (_folder, store) = store();
+        let log = rows(&store, "key");
+        log.record("a", b"1").unwrap();
+        let claims = [1_u32.to_le_bytes(), 0x0020_0000_u32.to_le_bytes()].concat().repeat(1 << 19);
+        OpenOptions::new().append(true).open(log.log()).unwrap().write_all(&claims).unwrap();
+        assert_eq!(rows(&store, "key").finished().unwrap().into_keys().collect::<Vec<_>>(), ["a"]);
     }
 
     #[test]
@@ -437,17 +528,37 @@ mod tests {
     }
 
     #[test]
-    fn a_flipped_bit_ends_the_log() {
+    fn damage_costs_the_rows_that_it_hits_and_is_reported_once() {
         let (_folder, store) = store();
-        for name in ["a", "b", "c"] {
-            rows(&store, "key").record(name, b"row").unwrap();
+        for draw in [0, 3] {
+            for name in ["a", "b", "c"] {
+                drawn(&store, "key", draw).record(name, b"row").unwrap();
+            }
+            let path = drawn(&store, "key", draw).log();
+            let whole = std::fs::read(&path).unwrap();
+            let frame = frame("a", b"row", draw).unwrap().len();
+            let begin = whole.len() - 3 * frame;
+            for at in begin..whole.len() {
+                let mut bytes = whole.clone();
+                bytes[at] ^= 1;
+                std::fs::write(&path, &bytes).unwrap();
+                drawn(&store, "key", draw).record("d", b"row").unwrap();
+                let log = drawn(&store, "key", draw);
+                let mut left = vec!["a", "b", "c", "d"];
+                left.remove((at - begin) / frame);
+                assert_eq!(log.finished().unwrap().into_keys().collect::<Vec<_>>(), left, "{at}");
+                let is_last = at >= whole.len() - frame;
+                let damage = log.damage();
+                assert!(is_last || damage[0].starts_with(&format!("{frame} bytes of ")), "{damage:?}");
+                assert_eq!((damage.len(), log.damage().len()), (usize::from(!is_last), 0));
+            }
+            // A block that was never written.
+            let blank = [&vec![0; begin + frame + 7], &whole[begin + frame + 7..]].concat();
+            std::fs::write(&path, blank).unwrap();
+            assert_eq!(drawn(&store, "key", draw).finished().unwrap().into_keys().collect::<Vec<_>>(), ["c"]);
+            assert!(drawn(&store, "key", draw + 1).finished().unwrap().is_empty(), "rows of another draw");
+            drawn(&store, "key", draw).end(Remainder::Nothing).unwrap();
         }
-        let path = rows(&store, "key").log();
-        let mut bytes = std::fs::read(&path).unwrap();
-        let middle = bytes.len() / 2;
-        bytes[middle] ^= 1;
-        std::fs::write(&path, bytes).unwrap();
-        assert_eq!(rows(&store, "key").finished().unwrap().len(), 1);
     }
 
     #[test]

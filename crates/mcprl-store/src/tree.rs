@@ -93,6 +93,11 @@ pub fn list(folder: &Path) -> Result<Vec<Entry>, StoreError> {
     Ok(Tree::read(folder)?.files)
 }
 
+/// The digest of a folder's files. Reads all of them.
+pub fn tree_digest(folder: &Path) -> Result<Digest, StoreError> {
+    digest(folder, &list(folder)?)
+}
+
 /// The digest of these files. Reads all of them.
 pub fn digest(folder: &Path, entries: &[Entry]) -> Result<Digest, StoreError> {
     let mut files = Vec::with_capacity(entries.len());

@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 
 use mcprl_base::{error::if_found, hash::Digest};
 
-use super::{ActionRecord, Condition, Store, StoreError, record::key_of, tree::files};
+use super::{ActionRecord, Condition, Store, StoreError, record::key_of, tree::entries};
 
 /// Something damaged that was moved to `quarantine/`.
 #[derive(Debug, Clone, PartialEq, Eq, serde::Serialize)]
@@ -59,10 +59,16 @@ impl Store {
             }
             checked.flaws.push(Damage::Artifact { digest: stored.digest, problem });
         }
-        let mut records = files(&self.root().join("ac"));
+        let mut records = entries(&self.root().join("ac"));
         records.sort();
         for path in records {
             let Some(key) = key_of(&path) else { continue };
+            if path.is_dir() {
+                if self.quarantine(&path, &format!("{key}.json"))?.is_some() {
+                    checked.flaws.push(Damage::Record { key });
+                }
+                continue;
+            }
             let read = if_found(std::fs::read(&path)).map_err(|cause| StoreError::reading(&path, cause))?;
             let Some(bytes) = read else { continue };
             checked.records += 1;
@@ -83,7 +89,7 @@ impl Store {
     }
 
     /// Returns the new path, or none if the file no longer exists.
-    fn quarantine(&self, path: &Path, name: &str) -> Result<Option<PathBuf>, StoreError> {
+    pub(super) fn quarantine(&self, path: &Path, name: &str) -> Result<Option<PathBuf>, StoreError> {
         let folder = self.root().join("quarantine");
         std::fs::create_dir_all(&folder).map_err(|cause| StoreError::writing(&folder, cause))?;
         let mut target = folder.join(name);

@@ -3,7 +3,7 @@
 //! in `sync.rs`, and readers validate what they find.
 
 use std::{
-    fs::Permissions,
+    fs::{File, Permissions},
     io::Write,
     os::unix::fs::{MetadataExt, PermissionsExt},
     path::Path,
@@ -63,6 +63,20 @@ pub(super) fn link(file: &NamedTempFile, path: &Path) -> std::io::Result<Created
         }
         Err(cause) => Err(cause),
     }
+}
+
+/// Makes copies of those files of a folder, or of this file, that have other names elsewhere: they are not to change with them.
+pub fn own_files(path: &Path) -> std::io::Result<()> {
+    let metadata = path.symlink_metadata()?;
+    if metadata.is_dir() {
+        return std::fs::read_dir(path)?.try_for_each(|entry| own_files(&entry?.path()));
+    }
+    if metadata.is_file() && metadata.nlink() > 1 {
+        let mut file = tempfile::Builder::new().tempfile_in(path.parent().unwrap_or(path))?;
+        std::io::copy(&mut File::open(path)?, &mut file)?;
+        file.persist(path)?;
+    }
+    Ok(())
 }
 
 /// Makes a folder's content appear in another one, without copying where the file system has hard links.

@@ -6,7 +6,7 @@ use super::*;
 use crate::{
     agent::{
         Conversation,
-        dialogue::{Dialogue as _, History, Hooks, Refusal, Turned},
+        dialogue::{Dialogue as _, Hooks, Refusal, Turned},
     },
     data::CallError,
 };
@@ -41,9 +41,8 @@ impl Hooks for Watching {
         }
     }
 
-    fn answered(&mut self, messages: &[Value]) {
-        let result = messages.last().map_or(&Value::Null, |last| &last["content"]);
-        self.results.push(result.as_str().unwrap_or_default().to_owned());
+    fn answered(&mut self, messages: &[Message]) {
+        self.results.extend(messages.last().map(|last| last.text.clone()));
     }
 }
 
@@ -54,7 +53,7 @@ struct Hanging {
     called: Mutex<Option<oneshot::Sender<()>>>,
 }
 
-impl Server for Hanging {
+impl ToolServer for Hanging {
     async fn call(&self, name: &str, arguments: Map<String, Value>) -> Result<Outcome, McpError> {
         let called = self.called.lock().unwrap().take();
         match called {
@@ -123,7 +122,7 @@ fn brief() -> Chat {
 /// Turns until one without a call.
 async fn reply(
     conversation: &mut Conversation<impl PolicyHandle>,
-    server: &impl Server,
+    server: &impl ToolServer,
     hooks: &mut impl Hooks,
 ) -> Turned {
     loop {
@@ -166,7 +165,7 @@ async fn two_messages_of_a_user_are_one_conversation_with_a_live_server() {
     let history = conversation.into_history();
     assert_eq!((history.turns, history.tools.len(), history.tool_errors), (4, 2, 1));
     // The rows are what the template renders, and the hooks saw every token that was sampled.
-    let rendered = chat.rendered(&history.messages).unwrap();
+    let rendered = chat.rendered(&values(&history.messages)).unwrap();
     assert_eq!(rendered.trim_end(), chat.decode(&history.tokens));
     let sampled = history.tokens.iter().zip(&history.sampled).filter(|(_, is_sampled)| **is_sampled);
     assert_eq!(hooks.tokens, sampled.map(|(token, _)| *token).collect::<Vec<_>>());
@@ -190,12 +189,13 @@ async fn a_call_that_is_refused_does_not_reach_the_server_and_the_agent_sees_why
     );
     assert_eq!((history.tools.len(), history.tool_errors), (2, 1));
     let [refused, changed, made] = &history.messages[3..6] else { panic!("{:?}", history.messages) };
-    assert_eq!(refused["content"], "error: the user says no");
-    assert_eq!((&refused["is_error"], &refused["error"]), (&json!(true), &json!("refused")));
-    assert_eq!(changed["arguments"], json!({"at": "the upper drawer"}));
-    assert_eq!(made.get("arguments"), None);
+    assert_eq!(refused.text, "error: the user says no");
+    assert_eq!(refused.error(), Some(CallError::Refused));
+    let sent = |message: &Message| message.result.clone().unwrap().arguments.map(Value::from);
+    assert_eq!(sent(changed), Some(json!({"at": "the upper drawer"})));
+    assert_eq!(sent(made), None);
     // What the agent wrote stays as it was sampled.
-    assert_eq!(history.messages[2]["tool_calls"][1]["function"]["arguments"], json!({"at": "the drawer"}));
+    assert_eq!(history.messages[2].calls[1].arguments_json(), r#"{"at":"the drawer"}"#);
     assert!(chat.decode(&script.appended[1]).contains("error: the user says no"));
 }
 
@@ -220,9 +220,9 @@ async fn a_turn_that_is_cancelled_leads_back_to_the_users_last_message() {
     // The same message is answered again.
     assert_eq!(said(&reply(&mut conversation, &server, &mut hooks).await), "On the shelf.");
     let asked: Vec<_> =
-        conversation.history().messages[messages..].iter().map(|message| &message["role"]).collect();
+        conversation.history().messages[messages..].iter().map(|message| message.role.name()).collect();
     assert_eq!(asked, ["user", "assistant", "tool", "assistant"]);
-    let rendered = chat.rendered(&conversation.history().messages).unwrap();
+    let rendered = chat.rendered(&values(&conversation.history().messages)).unwrap();
     assert_eq!(rendered.trim_end(), chat.decode(&conversation.history().tokens));
     let row = conversation.history().tokens[..tokens].to_vec();
 
@@ -231,10 +231,10 @@ async fn a_turn_that_is_cancelled_leads_back_to_the_users_last_message() {
     assert!(conversation.say("No, that is all."));
     assert_eq!(said(&reply(&mut conversation, &server, &mut hooks).await), "Bye.");
     let history = conversation.into_history();
-    let users: Vec<_> = history.messages.iter().filter(|message| message["role"] == "user").collect();
+    let users: Vec<_> = history.messages.iter().filter(|message| message.role == Role::User).collect();
     assert_eq!(users.len(), 3);
-    assert_eq!(users[2]["content"], "No, that is all.");
-    let rendered = chat.rendered(&history.messages).unwrap();
+    assert_eq!(users[2].text, "No, that is all.");
+    let rendered = chat.rendered(&values(&history.messages)).unwrap();
     assert_eq!(rendered.trim_end(), chat.decode(&history.tokens));
     assert_eq!(history.tokens.len(), history.sampled.len());
     assert_eq!(history.tokens.len(), history.logprobs.len());
@@ -262,9 +262,9 @@ async fn a_turn_that_is_cancelled_while_it_is_sampled_leads_back_as_well() {
     assert!(conversation.say("What did I ask?"));
     assert_eq!(said(&reply(&mut conversation, &server, &mut hooks).await), "Nothing.");
     let history = conversation.into_history();
-    let said: Vec<_> = history.messages[2..].iter().map(|message| &message["content"]).collect();
+    let said: Vec<_> = history.messages[2..].iter().map(|message| message.text.as_str()).collect();
     assert_eq!(said, ["It is there.", "What did I ask?", "Nothing."]);
-    let rendered = chat.rendered(&history.messages).unwrap();
+    let rendered = chat.rendered(&values(&history.messages)).unwrap();
     assert_eq!(rendered.trim_end(), chat.decode(&history.tokens));
     // The call was made, and counts.
     assert_eq!((history.turns, history.tools.len(), policy.script.reopened.len()), (3, 1, 1));
@@ -306,9 +306,9 @@ async fn a_user_may_speak_after_results_and_after_a_turn_that_was_cut() {
     assert!(conversation.say("Shorter."));
     assert_eq!(said(&reply(&mut conversation, &server, &mut hooks).await), "There.");
     let history = conversation.into_history();
-    let rendered = chat.rendered(&history.messages).unwrap();
+    let rendered = chat.rendered(&values(&history.messages)).unwrap();
     assert_eq!(rendered.trim_end(), chat.decode(&history.tokens));
-    let roles: Vec<_> = history.messages.iter().map(|message| message["role"].as_str().unwrap()).collect();
+    let roles: Vec<_> = history.messages.iter().map(|message| message.role.name()).collect();
     assert_eq!(
         roles,
         ["system", "user", "assistant", "tool", "assistant", "user", "assistant", "user", "assistant"]

@@ -1,19 +1,22 @@
 //! Conversations whose turns come from an endpoint.
 
-use std::sync::{Arc, Mutex};
+use std::{
+    sync::{Arc, Mutex},
+    time::Duration,
+};
 
 use axum::{Json, Router, extract::State, http::StatusCode, routing::post};
 use serde_json::{Map, Value, json};
 
 use crate::{
     agent::{
-        AgentSettings, EndpointAgent, EndpointSampling, Episode, History, Server, Toolbox,
+        AgentSettings, EndpointAgent, EndpointSampling, Episode, History, ToolServer, Toolbox,
         dialogue::{Dialogue as _, Hooks, Turned},
         endpoint::EndpointConversation,
         endpoint_episode, testing,
     },
     data::End,
-    llm::{Client, tests::endpoint},
+    llm::{Client, Endpoint, Provider},
     mcp::{McpError, Outcome},
 };
 
@@ -47,7 +50,22 @@ async fn agent(replies: Vec<(u16, Value)>) -> (Arc<EndpointAgent>, Script) {
     tokio::spawn(async { axum::serve(listener, app).await });
     let settings = AgentSettings { strict_calls: false, ..testing::agent().settings.clone() };
     let agent = EndpointAgent {
-        client: Client::new(endpoint(&url)).unwrap().into(),
+        client: Client::new(Endpoint {
+            base_url: url,
+            provider: Provider::Openai,
+            model: "judge".into(),
+            api_key_env: None,
+            temperature: 0.0,
+            max_tokens: 100,
+            timeout: Duration::from_secs(5),
+            retries: 2,
+            concurrency: 2,
+            requests_per_minute: None,
+            tokens_per_minute: None,
+            budget: None,
+        })
+        .unwrap()
+        .into(),
         system: "Be brief.".into(),
         toolbox: Toolbox::new(&testing::tools()).unwrap(),
         settings,
@@ -57,7 +75,7 @@ async fn agent(replies: Vec<(u16, Value)>) -> (Arc<EndpointAgent>, Script) {
 
 struct Notes;
 
-impl Server for Notes {
+impl ToolServer for Notes {
     async fn call(&self, name: &str, _: Map<String, Value>) -> Result<Outcome, McpError> {
         match name {
             "crash" => Err(McpError::PoolClosed),
@@ -108,7 +126,7 @@ async fn an_episode_sends_tools_and_results_and_ends_with_complete_task() {
     );
     assert!(assistant.get("reasoning_content").is_none(), "an endpoint gets no reasoning back");
     assert_eq!(requests[1]["messages"][3], json!({"role": "tool", "tool_call_id": "c0", "content": "milk"}));
-    assert_eq!(episode.history.messages[2]["reasoning_content"], "hm", "the trace has it");
+    assert_eq!(episode.history.messages[2].reasoning.as_deref(), Some("hm"), "the trace has it");
 }
 
 #[tokio::test]

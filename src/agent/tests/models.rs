@@ -126,11 +126,10 @@ async fn an_episode_of_every_model_in_the_table_equals_its_rendered_template() {
 
         // A template may write the last turn differently, so another message follows.
         let mut messages = episode.history.messages.clone();
-        let id = &messages.last().unwrap()["tool_calls"][0]["id"];
-        let result = json!({"role": "tool", "tool_call_id": id, "name": "complete_task", "content": "done"});
-        messages.push(result);
+        let id = messages.last().unwrap().calls[0].id.clone();
+        messages.push(Message::result("complete_task", &id, "done"));
         let tokens = chat.decode(&episode.history.tokens);
-        let rendered = chat.rendered(&messages).unwrap();
+        let rendered = chat.rendered(&values(&messages)).unwrap();
         if chat.own_template().is_none() && chat.notice().is_some() {
             // The beginning changes; everything after the task is the same.
             let behind = |text: &str| text.split_once("Where is it?").unwrap().1.to_owned();
@@ -161,7 +160,7 @@ async fn text_reasoning_and_malformed_calls_are_rendered_as_written() {
     ];
     let episode = played(&chat, turns).await;
     assert_eq!((episode.end, episode.history.parse_failures), (End::NoCall, 1));
-    let rendered = chat.rendered(&episode.history.messages).unwrap();
+    let rendered = chat.rendered(&values(&episode.history.messages)).unwrap();
     assert_eq!(rendered.trim_end(), chat.decode(&episode.history.tokens));
 }
 

@@ -214,7 +214,7 @@ impl Gc {
         let scan =
             || history::runs(&store).map_err(|cause| StoreError::UnreadableRuns { source: Box::new(cause) });
         let runs = scan()?;
-        let ids = self.dropped(&runs, &store.live_runs());
+        let ids = self.dropped(&store, &runs);
         let keep = history::needed(&store, runs.iter().filter(|run| !ids.contains(&run.id)))?;
         let garbage = store.garbage(&keep, ids.iter().cloned().collect(), self.grace)?;
         let swept = if self.dry_run {
@@ -266,7 +266,8 @@ impl Gc {
     }
 
     /// The runs to remove: none that is active, or whose results are served.
-    fn dropped(&self, runs: &[RunHistory], live: &[String]) -> BTreeSet<String> {
+    fn dropped(&self, store: &Store, runs: &[RunHistory]) -> BTreeSet<String> {
+        let live = store.live_runs();
         let keep_last = self.keep_last.unwrap_or(if self.older_than.is_some() { 0 } else { 10 });
         let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
         let mut newer: BTreeMap<String, usize> = BTreeMap::new();
@@ -276,9 +277,10 @@ impl Gc {
             let began = run.began_ms.map(Duration::from_millis);
             let is_old = self.older_than.is_none_or(|bound| {
                 // When an unreadable one began is unknown; one without a journal was killed before it began.
-                began.map_or(run.unreadable.is_none(), |began| {
-                    now.checked_sub(began).is_some_and(|age| age > bound)
-                })
+                match began {
+                    Some(began) => now.checked_sub(began).is_some_and(|age| age > bound),
+                    None => history::unreadable(store, &run.id).is_none(),
+                }
             });
             let is_used = run.state == RunState::Running || live.contains(&use_of(&run.id));
             *count > keep_last && is_old && !is_used

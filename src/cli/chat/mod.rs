@@ -33,10 +33,11 @@ use super::{
 };
 use crate::{
     agent::{
-        AgentSettings, EndpointSampling, History, Hooks, OneMessage, Refusal, Reply, Source, Talk, Toolbox,
+        AgentSettings, ConversationSource, EndpointSampling, History, Hooks, OneMessage, Refusal, Reply,
+        Talk, Toolbox,
     },
     chat::Chat as ChatFormat,
-    data::{End, Tool},
+    data::{End, Message, Tool},
     engine::Sampling,
     error::{Failure, Interrupted, Result},
     exec::{INTERRUPTED, kill_children},
@@ -182,7 +183,7 @@ impl Chat {
         done
     }
 
-    fn play<S: Source>(
+    fn play<S: ConversationSource>(
         &self,
         runtime: &Runtime,
         talk: Talk<S>,
@@ -302,7 +303,7 @@ fn tasks(path: &Path) -> Result<Vec<String>, TalkError> {
 }
 
 /// Conversations with what follows them.
-struct Session<S: Source> {
+struct Session<S: ConversationSource> {
     talk: Talk<S>,
     approval: Approval,
     view: View,
@@ -312,7 +313,7 @@ struct Session<S: Source> {
     reminds: bool,
 }
 
-impl<S: Source> Session<S> {
+impl<S: ConversationSource> Session<S> {
     /// What comes of a message; none if the user cancels it.
     async fn message(&mut self, text: &str) -> Result<Option<Reply>> {
         if self.trace.is_none() {
@@ -402,7 +403,7 @@ impl Hooks for Following<'_> {
         }
     }
 
-    fn answered(&mut self, messages: &[Value]) {
+    fn answered(&mut self, messages: &[Message]) {
         let Some(result) = messages.last() else { return };
         self.record(|trace| trace.push(result));
         self.view.result(result);
@@ -428,7 +429,11 @@ struct Shown<'a> {
 }
 
 impl Shown<'_> {
-    async fn play<S: Source>(&self, session: &mut Session<S>, script: &mut Script) -> Result<Outcome> {
+    async fn play<S: ConversationSource>(
+        &self,
+        session: &mut Session<S>,
+        script: &mut Script,
+    ) -> Result<Outcome> {
         let printer = self.printer;
         match script {
             Script::Once(text) => {
@@ -446,7 +451,7 @@ impl Shown<'_> {
     }
 
     /// Says all of these, each in a conversation of its own or in one.
-    async fn all<S: Source>(
+    async fn all<S: ConversationSource>(
         &self,
         session: &mut Session<S>,
         texts: &[String],
@@ -467,7 +472,7 @@ impl Shown<'_> {
         Ok(if is_answered { Outcome::Success } else { Outcome::Failed })
     }
 
-    fn json<S: Source>(&self, text: &str, reply: &Reply, session: &Session<S>) -> Value {
+    fn json<S: ConversationSource>(&self, text: &str, reply: &Reply, session: &Session<S>) -> Value {
         let mut json = json!({"policy": self.label, "message": text});
         if let (Value::Object(all), Value::Object(of_reply)) = (&mut json, reply.json()) {
             all.extend(of_reply);
@@ -476,7 +481,11 @@ impl Shown<'_> {
         json
     }
 
-    async fn typed<S: Source>(&self, session: &mut Session<S>, input: &mut Input) -> Result<Outcome> {
+    async fn typed<S: ConversationSource>(
+        &self,
+        session: &mut Session<S>,
+        input: &mut Input,
+    ) -> Result<Outcome> {
         let printer = self.printer;
         printer.say(&format!("{}; /help says what else can be typed", visible(self.label)));
         loop {
@@ -501,7 +510,7 @@ impl Shown<'_> {
     }
 
     /// Prints what came of a message, as far as it was not shown while it was sampled.
-    fn show<S: Source>(&self, text: &str, reply: &Reply, session: &Session<S>) {
+    fn show<S: ConversationSource>(&self, text: &str, reply: &Reply, session: &Session<S>) {
         if self.printer.format == OutputFormat::Json {
             return self.printer.data(&self.json(text, reply, session).to_string());
         }

@@ -14,8 +14,8 @@ use serde_json::{Value, json};
 use super::error::TalkError;
 use crate::{
     agent::REMINDER,
-    chat::{declared, in_openai_form},
-    data::message_text,
+    chat::declared,
+    data::{Message, Role},
 };
 
 /// What closes the list of messages and the conversation.
@@ -85,7 +85,7 @@ impl Trace {
     ///
     /// # Errors
     /// If it cannot be written.
-    pub fn push(&mut self, message: &Value) -> Result<(), TalkError> {
+    pub fn push(&mut self, message: &Message) -> Result<(), TalkError> {
         self.write(std::slice::from_ref(message))
     }
 
@@ -93,10 +93,10 @@ impl Trace {
     ///
     /// # Errors
     /// If they cannot be written.
-    pub fn sync(&mut self, messages: &[Value]) -> Result<(), TalkError> {
-        let is_own = |message: &&Value| !(self.has_own_system && message["role"] == "system");
-        let messages: Vec<Value> = messages.iter().filter(is_own).cloned().collect();
-        let texts = messages.iter().map(|message| in_openai_form(message).to_string());
+    pub fn sync(&mut self, messages: &[Message]) -> Result<(), TalkError> {
+        let is_own = |message: &&Message| !(self.has_own_system && message.role == Role::System);
+        let messages: Vec<Message> = messages.iter().filter(is_own).cloned().collect();
+        let texts = messages.iter().map(|message| message.openai().to_string());
         let same = texts.zip(&self.written).take_while(|(text, (written, _))| text == written).count();
         if same == messages.len() && same == self.written.len() {
             return Ok(());
@@ -105,11 +105,11 @@ impl Trace {
         self.write(&messages[same..])
     }
 
-    fn write(&mut self, messages: &[Value]) -> Result<(), TalkError> {
+    fn write(&mut self, messages: &[Message]) -> Result<(), TalkError> {
         let begin = self.written.last().map_or(self.start, |(_, end)| *end);
         let mut text = String::new();
         for message in messages {
-            let message = in_openai_form(message).to_string();
+            let message = message.openai().to_string();
             text += if self.written.is_empty() { "" } else { "," };
             text += &message;
             self.written.push((message, begin + text.len() as u64));
@@ -140,7 +140,8 @@ pub fn user_messages(path: &Path) -> Result<Vec<String>, TalkError> {
     };
     let messages = conversation.get("messages").unwrap_or(&conversation).as_array();
     let messages = messages.ok_or_else(|| wrong("there are no `messages`".into()))?;
-    let of_user = messages.iter().filter(|message| message["role"] == "user").map(message_text);
+    let of_user = messages.iter().filter_map(|message| Message::of_json(message).ok());
+    let of_user = of_user.filter(|message| message.role == Role::User).map(|message| message.text);
     let said: Vec<String> = of_user.filter(|text| !text.trim().is_empty() && text != REMINDER).collect();
     if said.is_empty() { Err(wrong("there is no user message".into())) } else { Ok(said) }
 }
@@ -148,6 +149,7 @@ pub fn user_messages(path: &Path) -> Result<Vec<String>, TalkError> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::data::MessageCall;
 
     fn header(folder: &Path, system: Option<&str>) -> Header {
         let tools = vec![json!({"name": "look", "parameters": {}})];
@@ -170,15 +172,12 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let mut trace = Trace::create(&header(folder.path(), None)).unwrap();
         assert_eq!(read(&trace)["messages"], json!([]));
-        let call =
-            json!({"id": "a", "type": "function", "function": {"name": "look", "arguments": {"at": "é"}}});
-        let mut messages = vec![
-            json!({"role": "system", "content": "s"}),
-            json!({"role": "user", "content": "one\ntwo"}),
-            json!({"role": "assistant", "content": "", "tool_calls": [call]}),
-        ];
+        let arguments = [("at".to_owned(), "é".into())].into_iter().collect();
+        let call = MessageCall { id: "a".into(), name: "look".into(), arguments, ..MessageCall::default() };
+        let mut messages =
+            vec![Message::system("s"), Message::user("one\ntwo"), Message::assistant("", vec![call])];
         trace.sync(&messages).unwrap();
-        messages.push(json!({"role": "tool", "tool_call_id": "a", "content": "{\"x\": \"}]}\"}"}));
+        messages.push(Message::result("look", "a", "{\"x\": \"}]}\"}"));
         trace.push(&messages[3]).unwrap();
         let found = read(&trace);
         assert_eq!(found["messages"].as_array().unwrap().len(), 4);
@@ -195,7 +194,7 @@ mod tests {
     fn a_turn_that_was_taken_back_leaves_the_file() {
         let folder = tempfile::tempdir().unwrap();
         let mut trace = Trace::create(&header(folder.path(), None)).unwrap();
-        let user = |text: &str| json!({"role": "user", "content": text});
+        let user = |text: &str| Message::user(text);
         trace.sync(&[user("a long message that is taken back"), user("b")]).unwrap();
         trace.sync(&[user("c")]).unwrap();
         assert_eq!(read(&trace)["messages"], json!([user("c")]));
@@ -206,12 +205,7 @@ mod tests {
     fn a_system_prompt_of_ones_own_is_recorded_apart() {
         let folder = tempfile::tempdir().unwrap();
         let mut trace = Trace::create(&header(folder.path(), Some("be brief"))).unwrap();
-        trace
-            .sync(&[
-                json!({"role": "system", "content": "be brief"}),
-                json!({"role": "user", "content": "hi"}),
-            ])
-            .unwrap();
+        trace.sync(&[Message::system("be brief"), Message::user("hi")]).unwrap();
         let found = read(&trace);
         assert_eq!((&found["system"], &found["messages"][0]["content"]), (&json!("be brief"), &json!("hi")));
     }

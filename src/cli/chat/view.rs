@@ -4,6 +4,7 @@ use serde_json::{Map, Value};
 
 use crate::{
     chat::{Chat, GrowingText, GrowingTurn},
+    data::Message,
     report::escape::visible,
     text::start_of,
     ui::{Printer, faint},
@@ -161,9 +162,9 @@ impl View {
         self.printer.say(&visible(&format!("{tool}({})", Value::from(arguments.clone()))));
     }
 
-    pub fn result(&mut self, message: &Value) {
+    pub fn result(&mut self, message: &Message) {
         self.end_line();
-        let text = excerpt(message["content"].as_str().unwrap_or_default());
+        let text = excerpt(&message.text);
         self.printer.say(&faint(&text));
     }
 }

@@ -17,7 +17,7 @@ use crate::{
     engine::available,
     error::{Failure, Result},
     exec::RunSpec,
-    plan::{Overrides, Plan, Source},
+    plan::{Overrides, Plan, RunFile},
     store::{FileDigests, Store},
     ui::{OutputFormat, Printer, bytes},
 };
@@ -119,7 +119,7 @@ impl Doctor {
 
     /// Adds findings about the run file's needs. A mistake in the file itself is an error.
     fn check(&self, file: &Path, store: &Store, findings: &mut Vec<Finding>, printer: Printer) -> Result<()> {
-        let source = Source::read(file)?;
+        let source = RunFile::read(file)?;
         let mut overrides = Overrides::new(environment(), self.set.clone());
         let files = FileDigests::load(store);
         let cards = self.locations.cards(Some(file));

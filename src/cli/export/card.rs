@@ -15,6 +15,7 @@ use crate::{
     report::escape::visible,
     secret,
     stage::{card::SYSTEM, policy::PolicyFolder},
+    text,
 };
 
 /// The form of the weights that a card describes.
@@ -164,7 +165,7 @@ impl Card<'_> {
 /// The table of the verdict, in which this policy has a name.
 fn measured(rows: &[VerdictRow], own: &str) -> String {
     let Some(headline) = eval::headline(rows) else { return String::new() };
-    let percent = |share: f64| format!("{:.1}", 100.0 * share);
+    let percent = |share: f64| text::percent(share, 1);
     let mut text = format!(
         "## Measured\n\nSuccess in % on {} held-out tasks ({}), with 95 % intervals. This policy is `{own}`:\n\n\
          | policy | success | 95 % |\n|---|---|---|\n",
@@ -178,12 +179,12 @@ fn measured(rows: &[VerdictRow], own: &str) -> String {
     for difference in &headline.differences {
         _ = writeln!(
             text,
-            "- {} against {}: {:+.1} points [{:+.1}, {:+.1}]",
+            "- {} against {}: {} points [{}, {}]",
             difference.policy,
             difference.to,
-            100.0 * difference.gain,
-            100.0 * difference.low,
-            100.0 * difference.high
+            eval::points(difference.gain, 1),
+            eval::points(difference.low, 1),
+            eval::points(difference.high, 1)
         );
     }
     text.push('\n');

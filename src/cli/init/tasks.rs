@@ -6,7 +6,7 @@ use super::text::quoted;
 use crate::{
     data::Scenario,
     judge::truth,
-    stage::scenarios::{ScenarioError, file},
+    tasks::{TaskError, file},
 };
 
 /// Of fewer tasks with answers, a fifth is no exam: all are.
@@ -23,7 +23,7 @@ impl OwnTasks {
     ///
     /// # Errors
     /// If there is no such file.
-    pub fn of(path: &Path, named: &Path) -> Result<Self, ScenarioError> {
+    pub fn of(path: &Path, named: &Path) -> Result<Self, TaskError> {
         let mut lines = format!("file = {}\n", quoted(&named.to_string_lossy()));
         let Counted { tasks, answered, checked, has_splits } = match counted(path) {
             Ok(counted) => counted,
@@ -57,7 +57,7 @@ struct Counted {
     has_splits: bool,
 }
 
-fn counted(path: &Path) -> Result<Counted, ScenarioError> {
+fn counted(path: &Path) -> Result<Counted, TaskError> {
     let (_, set_heldout) = file::load(path, (0.0, 0).into())?;
     let (set_train, others) = file::load(path, (1.0, 0).into())?;
     let all: Vec<&Scenario> = set_train.iter().chain(&others).collect();

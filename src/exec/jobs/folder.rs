@@ -26,9 +26,10 @@ use serde_json::Value;
 use super::report::Report;
 use crate::{
     error::if_found,
-    exec::task::Task,
+    exec::task::StageTask,
+    hash::Digest,
     plan::absolute,
-    store::{Holder, Store, StoreError, link_tree, replace_file, token},
+    store::{Holder, Store, StoreError, link_tree, own_files, replace_file, token, tree_digest},
 };
 
 /// Bytes of the longest report of a worker.
@@ -77,12 +78,17 @@ impl JobFolder {
     }
 
     /// Makes the folder with what there is to do.
-    pub fn create(&self, (job, task): (&str, &Task), script: &str) -> Result<(), StoreError> {
+    pub fn create(&self, (job, task): (&str, &StageTask), script: &str) -> Result<(), StoreError> {
         make_private(&self.path)?;
         place(&self.path.join("job"), job.as_bytes())?;
         place(&self.script(), script.as_bytes())?;
         let text = serde_json::to_vec(task).map_err(std::io::Error::other);
         place(&self.task_path(), &text.map_err(|cause| StoreError::writing(self.task_path(), cause))?)
+    }
+
+    /// Whether the shared folder is there with this one in it.
+    pub fn is_there(&self) -> bool {
+        self.path.is_dir()
     }
 
     /// The job's name.
@@ -100,8 +106,8 @@ impl JobFolder {
 
     /// Whether this job is wanted, and makes the result that the task wants. Name and place of the stage may be other ones in
     /// the run file of the run that submitted it.
-    pub fn is_for(&self, task: &Task) -> bool {
-        let own = self.task().ok().flatten().and_then(|own| serde_json::from_value::<Task>(own).ok());
+    pub fn is_for(&self, task: &StageTask) -> bool {
+        let own = self.task().ok().flatten().and_then(|own| serde_json::from_value::<StageTask>(own).ok());
         own.is_some_and(|own| own.result() == task.result())
     }
 
@@ -189,9 +195,19 @@ impl WorkerFolder {
         self.path.join("scratch")
     }
 
-    /// Makes the outputs appear in this folder too. They stay here until the result is recorded.
-    pub fn link_outputs(&self, to: &Path) -> Result<(), StoreError> {
-        link_tree(&self.out(), to).map_err(|cause| StoreError::writing(to, cause))
+    /// Makes the outputs appear in this folder too, if they have this digest. They stay here until the result is recorded. Returns
+    /// whether they have it.
+    pub fn link_outputs(&self, digest: &Digest, to: &Path) -> Result<bool, StoreError> {
+        let out = self.out();
+        // What an earlier run has taken is not to be changed by this one, nor what else has these files.
+        own_files(&out).map_err(|cause| StoreError::writing(&out, cause))?;
+        if tree_digest(&out)? != *digest {
+            return Ok(false);
+        }
+        let linked = if_found(std::fs::remove_dir_all(to))
+            .and_then(|_| std::fs::create_dir(to))
+            .and_then(|()| link_tree(&out, to));
+        linked.map_err(|cause| StoreError::writing(to, cause)).map(|()| true)
     }
 }
 
@@ -236,7 +252,7 @@ impl Attempts {
         Self { path }
     }
 
-    pub fn of(store: &Store, task: &Task) -> Self {
+    pub fn of(store: &Store, task: &StageTask) -> Self {
         let shard = task.shard.map_or(String::new(), |shard| format!("-{}of{}", shard.index + 1, shard.of));
         Self { path: absolute(&store.jobs()).join(format!("{}-{}{shard}", task.key, task.draw)) }
     }
@@ -364,12 +380,28 @@ mod tests {
         let worker = job.take().unwrap();
         std::fs::create_dir(worker.out().join("policy")).unwrap();
         std::fs::write(worker.out().join("policy/a"), "1").unwrap();
+        let digest = tree_digest(&worker.out()).unwrap();
         for name in ["one", "two"] {
             let to = folder.path().join(name);
-            std::fs::create_dir(&to).unwrap();
-            worker.link_outputs(&to).unwrap();
+            assert!(worker.link_outputs(&digest, &to).unwrap());
             assert_eq!(std::fs::read(to.join("policy/a")).unwrap(), b"1");
         }
+        std::fs::write(worker.out().join("policy/a"), "2").unwrap();
+        assert!(!worker.link_outputs(&digest, &folder.path().join("one")).unwrap(), "other bytes");
+    }
+
+    #[test]
+    fn an_output_that_is_a_link_of_another_file_becomes_a_copy() {
+        let folder = tempfile::tempdir().unwrap();
+        let worker = JobFolder::at(folder.path().to_owned()).take().unwrap();
+        let other = folder.path().join("private");
+        std::fs::write(&other, "1").unwrap();
+        std::fs::hard_link(&other, worker.out().join("a")).unwrap();
+        let to = folder.path().join("to");
+        assert!(worker.link_outputs(&tree_digest(&worker.out()).unwrap(), &to).unwrap());
+        std::fs::set_permissions(to.join("a"), Permissions::from_mode(0o444)).unwrap();
+        std::fs::set_permissions(&other, Permissions::from_mode(0o600)).unwrap();
+        assert_eq!(to.join("a").metadata().unwrap().permissions().mode() & 0o777, 0o444);
     }
 
     #[test]

@@ -11,6 +11,7 @@ pub mod work;
 
 use std::{
     collections::{BTreeMap, BTreeSet},
+    path::Path,
     sync::OnceLock,
     time::{Duration, Instant},
 };
@@ -27,12 +28,12 @@ pub use self::{
     queue::{Call, Queue, about},
 };
 use self::{
-    folder::{Attempts, Hearing},
+    folder::{Attempts, Hearing, WorkerFolder},
     queue::JobState,
     report::{Report, metrics_of},
     script::Program,
 };
-use super::task::{Task, VERSION, own_build};
+use super::task::{StageTask, VERSION, own_build};
 use crate::{
     error::{Class, Diagnostic, Interrupted, Result},
     hash::Digest,
@@ -56,6 +57,8 @@ const REFUSALS: u32 = 6;
 const LONGEST_WAIT: Duration = Duration::from_secs(60);
 /// How long an interrupted run waits for each of: its jobs to end, and the batch system to cancel them.
 const LAST_WORDS: Duration = Duration::from_secs(10);
+/// How long the folder of a job may be away.
+const AWAY: Duration = Duration::from_secs(90);
 /// Last lines of a job's log that a failure shows.
 const LAST_LINES: usize = 3;
 
@@ -72,7 +75,7 @@ pub struct Jobs {
 
 /// What a task needs while it runs as a job.
 #[derive(Clone, Copy)]
-pub struct Around<'a> {
+pub struct JobContext<'a> {
     pub store: &'a Store,
     /// Of the task's key.
     pub lease: &'a Lease,
@@ -98,7 +101,7 @@ impl Jobs {
         Self { queue: Queue::new(spec), program, places, is_checked: OnceCell::new() }
     }
 
-    /// [`Task::build`].
+    /// [`StageTask::build`].
     pub fn build(&self) -> String {
         let digest = own_build().filter(|_| self.queue.spec.program.is_none());
         digest.map_or_else(|| VERSION.to_owned(), |digest| digest.to_string())
@@ -108,7 +111,7 @@ impl Jobs {
     ///
     /// # Errors
     /// Those of the stage; if the batch system refuses the job, or loses it as often as the run file allows; if the lease is lost.
-    pub async fn run(&self, task: &Task, around: Around<'_>) -> Result<Metrics> {
+    pub async fn run(&self, task: &StageTask, around: JobContext<'_>) -> Result<Metrics> {
         let spec = &self.queue.spec;
         around.observer.status(&format!("waits for one of {} jobs of `{}`", spec.jobs, spec.name));
         let place = around.cancel.run_until_cancelled(self.places.acquire()).await;
@@ -120,18 +123,18 @@ impl Jobs {
             around.lease.check()?;
             let newest = attempts.newest();
             let open = newest.as_ref().filter(|(_, folder)| folder.is_for(task));
-            let (folder, is_own) = match open {
-                Some((_, folder)) => (folder.clone(), false),
+            let (job, folder, is_own) = match open {
+                Some((_, folder)) => (folder.job()?, folder.clone(), false),
                 None => {
                     if let Some((_, other)) = &newest {
                         other.close();
                     }
                     submitted += 1;
                     let number = newest.map_or(1, |(number, _)| number + 1);
-                    (self.submit(task, (&attempts, number), around).await?, true)
+                    let (job, folder) = self.submit(task, (&attempts, number), around).await?;
+                    (job, folder, true)
                 }
             };
-            let job = folder.job()?;
             match self.follow((&job, &folder, is_own), task, around).await? {
                 Followed::Done(metrics) => return Ok(metrics),
                 Followed::Lost(how) => {
@@ -155,10 +158,10 @@ impl Jobs {
     /// answer, waits. A job that it refuses is submitted again a few times: what it refuses for may pass.
     async fn submit(
         &self,
-        task: &Task,
+        task: &StageTask,
         (attempts, first): (&Attempts, u32),
-        around: Around<'_>,
-    ) -> Result<JobFolder> {
+        around: JobContext<'_>,
+    ) -> Result<(String, JobFolder)> {
         self.is_checked.get_or_try_init(|| self.queue.check()).await?;
         let mut wait = self.queue.spec.poll;
         for number in first.. {
@@ -170,10 +173,10 @@ impl Jobs {
             let about = about(&job, &task.node, &self.program.run, [&script, &log]);
             let Err(failure) = self.queue.submit(&about).await else {
                 self.queue.forget().await;
-                return Ok(folder);
+                return Ok((job, folder));
             };
             if failure.class() == Class::Work && self.has_arrived(&job, &folder, around).await {
-                return Ok(folder);
+                return Ok((job, folder));
             }
             // Should it arrive after all, it ends at once.
             folder.close();
@@ -195,7 +198,7 @@ impl Jobs {
 
     /// Whether a job that was submitted without success is there after all: the batch system's answer may be what was lost. Asks
     /// until several answers say that it is not. One that has ended is one that was refused.
-    async fn has_arrived(&self, job: &str, folder: &JobFolder, around: Around<'_>) -> bool {
+    async fn has_arrived(&self, job: &str, folder: &JobFolder, around: JobContext<'_>) -> bool {
         let mut absent = 0;
         while absent < ABSENT && !around.cancel.is_cancelled() {
             self.queue.forget().await;
@@ -219,10 +222,10 @@ impl Jobs {
     async fn follow(
         &self,
         (job, folder, is_own): (&str, &JobFolder, bool),
-        task: &Task,
-        around: Around<'_>,
+        task: &StageTask,
+        around: JobContext<'_>,
     ) -> Result<Followed> {
-        let Around { observer, meter, cancel, .. } = around;
+        let JobContext { observer, meter, cancel, .. } = around;
         let name = &self.queue.spec.name;
         let mut hearing: Option<Hearing> = None;
         let mut used = Usage::default();
@@ -230,6 +233,7 @@ impl Jobs {
         let mut gone: Option<(String, u32)> = None;
         let mut answered = Instant::now();
         let mut is_first = true;
+        let mut seen = Instant::now();
         loop {
             let holder = folder.holder();
             let is_new = |holder: &_| hearing.as_ref().is_none_or(|old| old.worker != *holder);
@@ -244,18 +248,22 @@ impl Jobs {
             }
             for what in new {
                 match what {
-                    Report::Done(bits) => {
-                        if let Some(hearing) = hearing.as_ref().filter(|_| task.shard.is_none()) {
-                            hearing.worker.link_outputs(&task.out)?;
-                        }
-                        return Ok(Followed::Done(metrics_of(bits)));
+                    Report::Done { metrics, outputs } => {
+                        let worker = hearing.as_ref().filter(|_| task.shard.is_none());
+                        return match worker.map(|hearing| &hearing.worker) {
+                            Some(worker) if !take_outputs((worker, &outputs), &task.out, cancel).await? => {
+                                Ok(Followed::Lost("its outputs are not those that it wrote".into()))
+                            }
+                            _ => Ok(Followed::Done(metrics_of(metrics))),
+                        };
                     }
                     Report::Failed(_) if is_first && !is_own => {
                         return Ok(Followed::Lost("it failed while no run followed it".into()));
                     }
                     Report::Failed(failure) => {
                         folder.close();
-                        return Err(failure.into());
+                        let shown = concealed(&failure.to_string()).into_owned();
+                        return Err(failure.saying(shown).into());
                     }
                     Report::Used(total) => {
                         meter.add(total.since(used));
@@ -267,6 +275,10 @@ impl Jobs {
                 }
             }
             is_first = false;
+            seen = if folder.is_there() { Instant::now() } else { seen };
+            if seen.elapsed() > AWAY {
+                return Ok(Followed::Lost(format!("its folder {} is gone", folder.path.display())));
+            }
             if cancel.is_cancelled() {
                 return self.stop((job, folder), around).await;
             }
@@ -300,7 +312,7 @@ impl Jobs {
     }
 
     /// Stops a job with its run, unless it shall be left; or with a stage that has failed.
-    async fn stop(&self, (job, folder): (&str, &JobFolder), around: Around<'_>) -> Result<Followed> {
+    async fn stop(&self, (job, folder): (&str, &JobFolder), around: JobContext<'_>) -> Result<Followed> {
         if self.queue.spec.on_interrupt == OnInterrupt::Cancel || !around.of_run.is_cancelled() {
             // Its worker ends by itself; one that waits does not start.
             folder.close();
@@ -313,6 +325,24 @@ impl Jobs {
             _ = timeout(LAST_WORDS, running).await;
         }
         Err(Interrupted.into())
+    }
+}
+
+/// Makes a worker's outputs appear in this folder. While they cannot be read, or are not yet those that it wrote, waits. Returns
+/// whether they are.
+async fn take_outputs(
+    (worker, outputs): (&WorkerFolder, &Digest),
+    to: &Path,
+    cancel: &CancellationToken,
+) -> Result<bool> {
+    let began = Instant::now();
+    loop {
+        let taken = tokio::task::block_in_place(|| worker.link_outputs(outputs, to));
+        let patience = if taken.is_ok() { LAST_WORDS } else { AWAY };
+        if matches!(taken, Ok(true)) || began.elapsed() > patience {
+            return Ok(taken?);
+        }
+        cancel.run_until_cancelled(sleep(LOOK)).await.ok_or(Interrupted)?;
     }
 }
 
@@ -334,7 +364,7 @@ pub fn forget(store: &Store, key: &Digest, draw: u64) -> bool {
 }
 
 /// Ends the jobs of a stage that are not for these tasks: an earlier run had another number of shards, or another executor.
-pub fn close_others(store: &Store, (key, draw): (&Digest, u64), tasks: &[&Task]) {
+pub fn close_others(store: &Store, (key, draw): (&Digest, u64), tasks: &[&StageTask]) {
     let own: BTreeSet<_> = tasks.iter().map(|task| Attempts::of(store, task).name()).collect();
     for attempts in of_stage(store, key, draw).filter(|attempts| !own.contains(&attempts.name())) {
         if let Some((_, folder)) = attempts.newest() {

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
 
-use crate::{error::Reported, progress::Observer, stage::Metrics, usage::Usage};
+use crate::{error::Reported, hash::Digest, progress::Observer, stage::Metrics, usage::Usage};
 
 #[derive(Serialize, Deserialize)]
 #[serde(rename_all = "snake_case", tag = "what", content = "with")]
@@ -20,14 +20,19 @@ pub enum Report {
     Output(String),
     /// Of the task so far.
     Used(Usage),
-    /// Metrics by their bits: JSON has no infinity.
-    Done(BTreeMap<String, u64>),
+    Done {
+        /// By their bits: JSON has no infinity.
+        metrics: BTreeMap<String, u64>,
+        /// Of all outputs together.
+        outputs: Digest,
+    },
     Failed(Reported),
 }
 
 impl Report {
-    pub fn done(metrics: Metrics) -> Self {
-        Self::Done(metrics.into_iter().map(|(name, value)| (name, value.to_bits())).collect())
+    pub fn done(metrics: Metrics, outputs: Digest) -> Self {
+        let metrics = metrics.into_iter().map(|(name, value)| (name, value.to_bits())).collect();
+        Self::Done { metrics, outputs }
     }
 
     /// Passes progress on to an observer.
@@ -39,7 +44,7 @@ impl Report {
             Self::Status(text) => observer.status(text),
             Self::Note(text) => observer.note(text),
             Self::Output(line) => observer.output(line),
-            Self::Used(_) | Self::Done(_) | Self::Failed(_) => {}
+            Self::Used(_) | Self::Done { .. } | Self::Failed(_) => {}
         }
     }
 }

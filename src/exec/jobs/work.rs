@@ -23,13 +23,13 @@ use crate::{
         ExecError,
         folder::{RunSpec, existing},
         interrupt::{Signals, kill_children},
-        task::{Place, Task, VERSION, own_build},
+        task::{ProcessContext, StageTask, VERSION, own_build},
         threads::{panic_message, threads},
     },
     plan::Plan,
     progress::Observer,
     stage::{Cards, Metrics, SharedModels},
-    store::{FileDigests, Store, StoreError},
+    store::{FileDigests, Store, StoreError, tree_digest},
     usage::UsageMeter,
 };
 
@@ -149,22 +149,22 @@ fn opened(
     stages: Option<PathBuf>,
     (folder, worker): (&JobFolder, &WorkerFolder),
     wanted: Value,
-) -> Result<(Task, Run)> {
+) -> Result<(StageTask, Run)> {
     // Another program may read tasks in another way.
     let build = wanted["build"].as_str().unwrap_or_default();
     if build != VERSION && own_build().is_none_or(|own| own.to_string() != build) {
         let job = folder.path.display().to_string();
         return Err(JobError::OtherBuild { job }.into());
     }
-    let task: Task =
+    let task: StageTask =
         serde_json::from_value(wanted).map_err(|cause| StoreError::reading(&folder.path, cause.into()))?;
     let run = Run::open(Store::open(store.root())?, run, stages)?;
-    Ok((Task { out: worker.out(), scratch: worker.scratch(), ..task }, run))
+    Ok((StageTask { out: worker.out(), scratch: worker.scratch(), ..task }, run))
 }
 
 /// Runs a task, whose rows go to the log of this part. A crash of its stage is a failure.
 async fn perform(
-    task: Task,
+    task: StageTask,
     part: String,
     run: Run,
     sender: UnboundedSender<Report>,
@@ -173,8 +173,9 @@ async fn perform(
     let stage = task.node.clone();
     let reporter = Arc::new(Reporter { sender, meter: Arc::default() });
     let (observer, meter) = (Arc::clone(&reporter), Arc::clone(&reporter.meter));
+    let out = task.out.clone();
     let running = tokio::spawn(async move {
-        let place = Place { plan: &run.plan, store: &run.store, models: &run.models };
+        let place = ProcessContext { plan: &run.plan, store: &run.store, models: &run.models };
         let (index, rows) = task.planned(place, &part)?;
         task.run(place, index, Arc::new(rows), observer, meter, cancel).await
     });
@@ -183,8 +184,9 @@ async fn perform(
         Err(cause) => Err(ExecError::Crashed { stage, message: panic_message(cause) }.into()),
     };
     reporter.send(Report::Used(reporter.meter.total()));
-    match done {
-        Ok(metrics) => Report::done(metrics),
+    let digested = |metrics| Ok(Report::done(metrics, tree_digest(&out)?));
+    match done.and_then(digested) {
+        Ok(done) => done,
         Err(failure) => Report::Failed((&failure).into()),
     }
 }

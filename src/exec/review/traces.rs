@@ -7,8 +7,9 @@ use serde_json::{Value, json};
 
 use super::{Decision, ReviewError, lines, replace};
 use crate::{
+    data::{Message, Role},
     hash::Encoder,
-    traces::{Found, Trace},
+    recorded::{RecordedTrace, Trace},
 };
 
 /// A decision that was made.
@@ -16,12 +17,12 @@ use crate::{
 pub struct Decided {
     pub decision: Decision,
     /// The messages that are kept; none of a dropped conversation.
-    pub messages: Vec<Value>,
+    pub messages: Vec<Message>,
 }
 
 /// What identifies a conversation among the decisions.
 pub fn digest(trace: &Trace) -> String {
-    Encoder::new("mcprl reviewed trace v1").json(&Value::Array(trace.messages.clone())).finish().to_string()
+    Encoder::new("mcprl reviewed trace v1").json(&json!(trace.messages)).finish().to_string()
 }
 
 /// The decisions of a file by [`digest`]; none if there is no file. Of several on one conversation, the last one counts.
@@ -35,10 +36,10 @@ pub fn decisions(path: &Path) -> Result<BTreeMap<String, Decided>, ReviewError> 
             Value::Null if line.value["messages"].is_array() => Some(Decision::Accept),
             name => name.as_str().and_then(Decision::named),
         };
-        let messages = match line.value["messages"].take() {
-            Value::Array(messages) => messages,
-            _ if decision == Some(Decision::Drop) => Vec::new(),
-            _ => return Err(line.is_bad(path)),
+        let messages = match serde_json::from_value(line.value["messages"].take()) {
+            Ok(messages) => messages,
+            Err(_) if decision == Some(Decision::Drop) => Vec::new(),
+            Err(_) => return Err(line.is_bad(path)),
         };
         let decision = decision.ok_or_else(|| line.is_bad(path))?;
         Ok((line.id, Decided { decision, messages }))
@@ -52,7 +53,7 @@ pub fn decisions(path: &Path) -> Result<BTreeMap<String, Decided>, ReviewError> 
 /// As [`decisions`], or if the file cannot be written.
 pub fn set(
     path: &Path,
-    found: &Found,
+    found: &RecordedTrace,
     original: &Trace,
     decision: Option<(Decision, &Trace)>,
 ) -> Result<(), ReviewError> {
@@ -63,7 +64,7 @@ pub fn set(
 }
 
 /// A decision as a line. `kept` is the conversation as it is kept, which may be edited.
-pub fn line(found: &Found, original: &Trace, decision: Decision, kept: &Trace) -> Value {
+pub fn line(found: &RecordedTrace, original: &Trace, decision: Decision, kept: &Trace) -> Value {
     let mut line = json!({"reviewed": digest(original), "place": found.place, "decision": decision.name()});
     if decision == Decision::Drop {
         return line;
@@ -74,23 +75,24 @@ pub fn line(found: &Found, original: &Trace, decision: Decision, kept: &Trace) -
     if let Some(correct) = kept.correct {
         line["correct"] = correct.into();
     }
-    line["messages"] = kept.messages.clone().into();
+    line["messages"] = json!(kept.messages);
     line
 }
 
 /// What a person may edit of a message: its text, or the answer in its call. Results of tools are what happened.
-pub fn editable(message: &Value) -> Option<&str> {
-    match message["role"].as_str() {
-        Some("tool") => return None,
-        Some("assistant") => {}
-        _ => return message["content"].as_str(),
+pub fn editable(message: &Message) -> Option<&str> {
+    match message.role {
+        Role::Tool => None,
+        Role::Assistant => {
+            let answer = message.calls.first().and_then(|call| call.arguments.get(ANSWER)?.as_str());
+            answer.or_else(|| Some(message.text.as_str()).filter(|text| !text.is_empty()))
+        }
+        Role::System | Role::User => Some(&message.text),
     }
-    let answer = message.pointer(ANSWER).and_then(Value::as_str);
-    answer.or_else(|| message["content"].as_str().filter(|text| !text.is_empty()))
 }
 
-/// The answer that a call of `complete_task` gives.
-const ANSWER: &str = "/tool_calls/0/function/arguments/answer";
+/// The argument that gives an answer.
+const ANSWER: &str = "answer";
 
 /// The conversation with other texts in these messages. What cannot be edited stays as it is.
 pub fn edited(trace: &Trace, texts: &BTreeMap<usize, String>) -> Trace {
@@ -100,9 +102,10 @@ pub fn edited(trace: &Trace, texts: &BTreeMap<usize, String>) -> Trace {
         else {
             continue;
         };
-        match message.pointer_mut(ANSWER).filter(|answer| answer.is_string()) {
+        let answer = message.calls.first_mut().and_then(|call| call.arguments.get_mut(ANSWER));
+        match answer.filter(|answer| answer.is_string()) {
             Some(answer) => *answer = text.as_str().into(),
-            None => message["content"] = text.as_str().into(),
+            None => message.text.clone_from(text),
         }
     }
     trace
@@ -111,18 +114,18 @@ pub fn edited(trace: &Trace, texts: &BTreeMap<usize, String>) -> Trace {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::traces;
+    use crate::recorded;
 
-    fn found(messages: Value) -> (Found, Trace) {
+    fn found(messages: Value) -> (RecordedTrace, Trace) {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("some.jsonl");
         std::fs::write(&path, format!("{}\n", json!({ "messages": messages }))).unwrap();
-        let found = traces::read(&path).unwrap().remove(0);
+        let found = recorded::read(&path).unwrap().remove(0);
         let trace = found.trace.clone().unwrap();
         (found, trace)
     }
 
-    fn talk(task: &str) -> (Found, Trace) {
+    fn talk(task: &str) -> (RecordedTrace, Trace) {
         found(json!([{"role": "user", "content": task}, {"role": "assistant", "content": "7"}]))
     }
 
@@ -143,9 +146,9 @@ mod tests {
         let texts = BTreeMap::from([(0, "the first".to_owned()), (1, "8".to_owned())]);
         let new = edited(trace, &texts);
         set(&path, found, trace, Some((Decision::Edit, &new))).unwrap();
-        let kept = traces::read(&path).unwrap();
-        let kept: Vec<&Value> =
-            kept.iter().map(|found| &found.trace.as_ref().unwrap().messages[0]["content"]).collect();
+        let kept = recorded::read(&path).unwrap();
+        let kept: Vec<&str> =
+            kept.iter().map(|found| found.trace.as_ref().unwrap().messages[0].text.as_str()).collect();
         assert_eq!(kept, ["the first", "three"]);
         let known = decisions(&path).unwrap();
         assert_eq!(known[&digest(trace)], Decided { decision: Decision::Edit, messages: new.messages });
@@ -167,11 +170,8 @@ mod tests {
         assert_eq!(texts, [Some("how many?"), None, None, Some("7")]);
         let all = (0..9).map(|place| (place, "new".to_owned())).collect();
         let new = edited(&trace, &all).messages;
-        assert_eq!(
-            (&new[0]["content"], &new[1], &new[2]),
-            (&json!("new"), &trace.messages[1], &trace.messages[2])
-        );
-        assert_eq!((&new[3]["content"], new[3].pointer(ANSWER)), (&json!("so it is"), Some(&json!("new"))));
+        assert_eq!((new[0].text.as_str(), &new[1], &new[2]), ("new", &trace.messages[1], &trace.messages[2]));
+        assert_eq!((new[3].text.as_str(), &new[3].calls[0].arguments[ANSWER]), ("so it is", &json!("new")));
     }
 
     #[test]

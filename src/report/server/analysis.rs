@@ -9,11 +9,12 @@ use super::{
     errors::{ErrorReport, errors},
     failures::{Cause, Confusion, causes, confusions, failures},
     suggestions::{Suggestion, suggestions},
-    tools::{Part, ToolReport, tools},
+    tools::{StageEpisodes, ToolReport, tools},
 };
 use crate::{
     data::{EpisodeRow, Scenario},
-    report::run::server_of,
+    eval::Headline,
+    report::parts::server_of,
     view::{Run, Stage, calls, exam},
 };
 
@@ -36,8 +37,6 @@ pub struct ServerReport {
     pub confusions: Vec<Confusion>,
     pub causes: Vec<Cause>,
     pub suggestions: Vec<Suggestion>,
-    /// Failed calls that an earlier version did not mark as such.
-    pub unmarked_errors: u32,
     /// Stages whose episodes are no longer in the cache.
     pub gone: Vec<String>,
 }
@@ -53,19 +52,18 @@ pub fn server_report(run: &Run, stage: Option<&str>) -> ServerReport {
     let mut parts = Vec::new();
     for stage in run.writers("trajectories") {
         let tables = (stage.table(), stage.table(), calls::of_stage(run, stage));
-        let (Ok(episodes), Ok(outcomes), Ok(made)) = tables else {
+        let (Ok(episodes), Ok(outcomes), Ok(calls)) = tables else {
             report.gone.push(stage.id.clone());
             continue;
         };
-        report.unmarked_errors += made.unmarked_errors;
         let tools = run.tools(stage).unwrap_or_default();
-        parts.push(Part { episodes, outcomes, calls: made.calls, tools });
+        parts.push(StageEpisodes { episodes, outcomes, calls, tools });
     }
     report.episodes = parts.iter().map(|part| part.episodes.len()).sum();
     let (policy, last, scenarios) = final_episodes(run, stage);
     report.policy = policy;
     let failed = failures(&last, &scenarios);
-    report.tasks = last.iter().map(|row| &row.scenario_id).collect::<BTreeSet<_>>().len();
+    report.tasks = tasks(&last);
     report.failed_tasks = failed.len();
     report.without_reference = failed.iter().filter(|failure| !failure.has_reference).count();
     report.causes = causes(&failed);
@@ -76,23 +74,47 @@ pub fn server_report(run: &Run, stage: Option<&str>) -> ServerReport {
     report
 }
 
-/// The final policy with its episodes and their scenarios: that of the last comparison or of the wanted one, else of the last
-/// rollout.
+/// Why the final policy fails, without the tables of other stages.
+#[derive(Debug, Clone, Default, Serialize)]
+pub struct Failed {
+    pub policy: String,
+    pub tasks: usize,
+    pub failed_tasks: usize,
+    pub causes: Vec<Cause>,
+}
+
+/// The failed tasks of the last comparison of policies, or of the one that `stage` names; as [`server_report`] has them.
+pub fn failed_tasks(run: &Run, stage: Option<&str>) -> Failed {
+    let (policy, last, scenarios) = final_episodes(run, stage);
+    let failed = failures(&last, &scenarios);
+    Failed { policy, tasks: tasks(&last), failed_tasks: failed.len(), causes: causes(&failed) }
+}
+
+fn tasks(episodes: &[EpisodeRow]) -> usize {
+    episodes.iter().map(|row| &row.scenario_id).collect::<BTreeSet<_>>().len()
+}
+
+/// The final policy with its episodes and their scenarios: those that the last comparison counts, or the wanted one, else those of
+/// the last rollout.
 fn final_episodes(run: &Run, wanted: Option<&str>) -> (String, Vec<EpisodeRow>, Vec<Scenario>) {
     if let Some(found) =
         exam::exams(run).into_iter().rfind(|found| wanted.is_none_or(|wanted| found.stage == wanted))
         && let Some(stage) = run.stage(&found.stage)
         && let Ok(outcomes) = stage.table()
-        // A vote has no episodes of its own.
-        && let Some((policy, part)) = exam::by_policy(stage, &found.policies, &outcomes)
+        && let Some((_, last)) = found.headline.as_ref().and_then(Headline::ends)
+        && let Some((policy, mut part)) = exam::by_policy(stage, &found.policies, &outcomes)
             .into_iter()
-            .rfind(|(_, part)| !part.is_empty())
-        && let Ok(episodes) = stage.table_part(&part.iter().map(|(position, _)| *position).collect())
+            .find(|(policy, _)| *policy == last.policy)
     {
+        let counted = found.counted();
+        part.retain(|(_, episode)| counted.episode(episode));
+        let positions = part.iter().map(|(position, _)| *position).collect();
+        let episodes = stage.table_part(&positions).unwrap_or_default();
         return (format!("{policy} in {}", found.stage), episodes, run.scenarios(stage).unwrap_or_default());
     }
     let stages: Vec<&Stage> = run.writers("trajectories").collect();
-    let last = stages.into_iter().rev().find_map(|stage| Some((stage, stage.table().ok()?)));
+    let played = stages.into_iter().rev().find(|stage| stage.is_played());
+    let last = played.and_then(|stage| Some((stage, stage.table().ok()?)));
     last.map(|(stage, episodes)| {
         (format!("the policy of {}", stage.id), episodes, run.scenarios(stage).unwrap_or_default())
     })

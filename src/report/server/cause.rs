@@ -1,13 +1,13 @@
 //! Why an episode has a wrong answer, by rules on its calls and results.
 
-use serde_json::{Map, Value};
+use serde_json::Value;
 
 use super::difference::{difference, unconditional};
 use crate::{
+    answer::COMPLETE_TASK,
     chat::ToolCall,
-    data::{EpisodeRow, Scenario},
+    data::{CallError, EpisodeRow, Message, MessageCall, Scenario, first_of_user, paired_calls},
     report::escape::shortened,
-    view::conversation::Message,
 };
 
 /// Why a failed task failed, by the first rule that applies.
@@ -34,7 +34,7 @@ pub const CAUSES: [(&str, &str); 12] = [
 
 /// The cause of a failure, and what is known beyond it.
 #[derive(Debug, Default, PartialEq, Eq)]
-pub struct Found {
+pub struct Diagnosis {
     /// A name of [`CAUSES`].
     pub cause: &'static str,
     /// What the call named, what it lacked, or what the error said.
@@ -46,72 +46,54 @@ pub struct Found {
 }
 
 /// A call and what came back.
-struct Made<'m> {
-    tool: String,
-    arguments: Map<String, Value>,
+struct AnsweredCall<'m> {
+    call: &'m MessageCall,
     result: &'m str,
-    /// As in the table `calls`.
-    error: Option<&'m str>,
+    error: Option<CallError>,
 }
 
-impl Made<'_> {
+impl AnsweredCall<'_> {
     fn is_error(&self) -> bool {
         self.error.is_some() || is_error_text(self.result)
     }
 }
 
 /// Calls of tools with a result. Without those that could not be parsed, and the one that gives the answer.
-fn made(messages: &[Message]) -> Vec<Made<'_>> {
-    let turns = messages.iter().enumerate().filter(|(_, message)| message.role == "assistant");
-    let made = turns.flat_map(|(at, turn)| made_in(turn, &messages[at + 1..]));
-    made.filter(|made| made.tool != "complete_task").collect()
-}
-
-fn made_in<'m>(turn: &Message, after: &'m [Message]) -> Vec<Made<'m>> {
-    let results: Vec<&'m Message> = after.iter().take_while(|message| message.role == "tool").collect();
-    let calls = turn.calls.iter().enumerate();
-    calls
-        .filter_map(|(place, call)| {
-            // By id, or by position where a policy repeats an id.
-            let is_of = |result: &&&Message| result.call_id.as_deref() == Some(&call.id);
-            let result = results.get(place).filter(is_of).or_else(|| results.iter().find(is_of))?;
-            Some(Made {
-                tool: call.tool.clone(),
-                arguments: serde_json::from_str(&call.arguments).unwrap_or_default(),
-                result: &result.text,
-                error: result.error.as_deref(),
-            })
-        })
-        .collect()
+fn made(messages: &[Message]) -> Vec<AnsweredCall<'_>> {
+    let made = paired_calls(messages).into_iter().filter_map(|paired| {
+        Some(AnsweredCall { call: paired.call?, result: &paired.result?.text, error: paired.error() })
+    });
+    made.filter(|made| made.call.name != COMPLETE_TASK).collect()
 }
 
 /// The first rule that applies to a wrong episode.
-pub fn cause(row: &EpisodeRow, scenario: Option<&Scenario>, messages: &[Message]) -> Found {
-    let only = |cause| Found { cause, ..Found::default() };
+pub fn cause(row: &EpisodeRow, scenario: Option<&Scenario>) -> Diagnosis {
+    let only = |cause| Diagnosis { cause, ..Diagnosis::default() };
     if row.end == "server_down" {
         return only("server");
     }
     let Some(answer) = row.answer.as_deref() else {
-        return Found { detail: Some(row.end.replace('_', " ")), ..only("gave up") };
+        return Diagnosis { detail: Some(row.end.replace('_', " ")), ..only("gave up") };
     };
-    let made = made(messages);
+    let made = made(&row.messages);
     let last = made.last();
     if let Some(last) = last {
-        let found = Found { tool: Some(last.tool.clone()), ..Found::default() };
+        let found = Diagnosis { tool: Some(last.call.name.clone()), ..Diagnosis::default() };
         if last.is_error() {
             let unmarked_error = last.error.is_none().then(|| message(last.result));
-            let found = Found { unmarked_error, ..found };
+            let found = Diagnosis { unmarked_error, ..found };
             return match unknown_name(last) {
-                Some(name) => Found { cause: "unknown name", detail: Some(format!("`{name}`")), ..found },
-                None => Found { cause: "after an error", detail: Some(message(last.result)), ..found },
+                Some(name) => Diagnosis { cause: "unknown name", detail: Some(format!("`{name}`")), ..found },
+                None => Diagnosis { cause: "after an error", detail: Some(message(last.result)), ..found },
             };
         }
         if is_empty(last.result) {
-            return Found { cause: "after an empty result", ..found };
+            return Diagnosis { cause: "after an empty result", ..found };
         }
     }
     let expected = scenario.and_then(|scenario| scenario.answer.as_deref());
-    let has_expected = |made: &Made<'_>| expected.is_some_and(|expected| holds(made.result, expected));
+    let has_expected =
+        |made: &AnsweredCall<'_>| expected.is_some_and(|expected| holds(made.result, expected));
     if last.is_some_and(has_expected) {
         return only("misread result");
     }
@@ -121,16 +103,15 @@ pub fn cause(row: &EpisodeRow, scenario: Option<&Scenario>, messages: &[Message]
     if !reference.is_empty() {
         return against(&reference, &made);
     }
-    let task = messages.iter().find(|message| message.role == "user").map_or("", |message| &message.text);
-    let spoken: String =
-        made.iter().map(|made| Value::Object(made.arguments.clone()).to_string().to_lowercase()).collect();
+    let task = first_of_user(&row.messages).unwrap_or_default();
+    let spoken: String = made.iter().map(|made| made.call.arguments_json().to_lowercase()).collect();
     if !made.is_empty() && values(task).iter().any(|value| !is_used(value, &spoken)) {
         return only("filter");
     }
     match last {
         Some(last) if holds(last.result, answer) => {
-            let detail = unconditional(&last.arguments);
-            Found { tool: Some(last.tool.clone()), detail, ..only("other question") }
+            let detail = unconditional(&last.call.arguments);
+            Diagnosis { tool: Some(last.call.name.clone()), detail, ..only("other question") }
         }
         _ if made.iter().any(has_expected) => only("misread result"),
         _ if made.iter().all(|made| !holds(made.result, answer)) => only("not in a result"),
@@ -139,30 +120,37 @@ pub fn cause(row: &EpisodeRow, scenario: Option<&Scenario>, messages: &[Message]
 }
 
 /// Compares the calls with those of the reference solution, the last of which gives the answer.
-fn against(reference: &[ToolCall], made: &[Made<'_>]) -> Found {
-    if let Some(missing) = reference.iter().find(|wanted| made.iter().all(|made| made.tool != wanted.name)) {
+fn against(reference: &[ToolCall], made: &[AnsweredCall<'_>]) -> Diagnosis {
+    if let Some(missing) =
+        reference.iter().find(|wanted| made.iter().all(|made| made.call.name != wanted.name))
+    {
         let detail = Some(format!("`{}`", missing.name));
-        return Found { cause: "tool choice", detail, tool: Some(missing.name.clone()), ..Found::default() };
+        return Diagnosis {
+            cause: "tool choice",
+            detail,
+            tool: Some(missing.name.clone()),
+            ..Diagnosis::default()
+        };
     }
     let is_made = |wanted: &&ToolCall| {
         made.iter().any(|made| {
-            made.tool == wanted.name
+            made.call.name == wanted.name
                 && !made.is_error()
-                && difference(&wanted.arguments, &made.arguments).is_none()
+                && difference(&wanted.arguments, &made.call.arguments).is_none()
         })
     };
     let Some(wanted) = reference.iter().rev().find(|wanted| !is_made(wanted)) else {
-        return Found { cause: "misread result", ..Found::default() };
+        return Diagnosis { cause: "misread result", ..Diagnosis::default() };
     };
-    let of_tool = |made: &&Made<'_>| made.tool == wanted.name;
+    let of_tool = |made: &&AnsweredCall<'_>| made.call.name == wanted.name;
     let nearest = made.iter().rev().filter(of_tool).find(|made| !made.is_error());
     let nearest = nearest.or_else(|| made.iter().rev().find(of_tool));
-    let found = nearest.and_then(|nearest| difference(&wanted.arguments, &nearest.arguments));
-    Found {
+    let found = nearest.and_then(|nearest| difference(&wanted.arguments, &nearest.call.arguments));
+    Diagnosis {
         cause: if found.as_ref().is_some_and(|found| found.is_filter) { "filter" } else { "argument" },
         detail: found.map(|found| found.text),
         tool: Some(wanted.name.clone()),
-        ..Found::default()
+        ..Diagnosis::default()
     }
 }
 
@@ -204,9 +192,9 @@ const UNKNOWN: [&str; 12] = [
 ];
 
 /// What a failed call names that does not exist: the last word of the error that is in the call.
-fn unknown_name(made: &Made<'_>) -> Option<String> {
-    if made.error == Some("unknown_tool") {
-        return Some(made.tool.clone());
+fn unknown_name(made: &AnsweredCall<'_>) -> Option<String> {
+    if made.error == Some(CallError::UnknownTool) {
+        return Some(made.call.name.clone());
     }
     let line = first_line(made.result);
     let lower = line.to_lowercase();
@@ -217,7 +205,7 @@ fn unknown_name(made: &Made<'_>) -> Option<String> {
         let words = text.split(|letter| !is_part(letter)).map(|word| word.trim_matches('.').to_owned());
         words.filter(|word| !word.is_empty()).collect()
     };
-    let given = words(&Value::Object(made.arguments.clone()).to_string());
+    let given = words(&made.call.arguments_json());
     words(line).into_iter().rev().find(|word| given.contains(word) && !sign.contains(&word.to_lowercase()))
 }
 
@@ -303,10 +291,9 @@ mod tests {
     use serde_json::json;
 
     use super::*;
-    use crate::view::conversation::conversation;
 
     /// The cause of an episode with these calls: tool, arguments and result. The last result may be marked as an error.
-    fn found(task: &str, calls: &[(&str, Value, &str)], answer: &str, scenario: &Scenario) -> Found {
+    fn found(task: &str, calls: &[(&str, Value, &str)], answer: &str, scenario: &Scenario) -> Diagnosis {
         let mut messages = vec![json!({"role": "user", "content": task})];
         for (index, (tool, arguments, result)) in calls.iter().enumerate() {
             let id = index.to_string();
@@ -316,13 +303,13 @@ mod tests {
             messages.push(json!({"role": "tool", "tool_call_id": id, "name": tool, "content": result}));
         }
         let row = EpisodeRow {
-            messages: json!(messages).to_string(),
+            messages: serde_json::from_value(json!(messages)).unwrap(),
             answer: Some(answer.into()),
             end: "completed".into(),
             correct: Some(false),
             ..EpisodeRow::default()
         };
-        cause(&row, Some(scenario), &conversation(&row))
+        cause(&row, Some(scenario))
     }
 
     fn scenario(answer: &str, reference: Option<Value>) -> Scenario {

@@ -1,5 +1,7 @@
 //! The report for a server's author as a document.
 
+use serde_json::Value;
+
 use super::{
     analysis::ServerReport,
     tools::{BYTES_PER_TOKEN, tokens},
@@ -9,8 +11,9 @@ use crate::{
         Tone,
         document::{Block, Cell, Document, Table},
         escape::shortened,
-        run::{failed_cell, state, tool_cell},
+        parts::{failed_cell, state, tool_cell},
     },
+    text::percent,
     view::Run,
 };
 
@@ -44,8 +47,13 @@ pub fn server_document(run: &Run, report: &ServerReport) -> Document {
                 ]
             }));
             page.text(
-                "To test a description: set it with [overrides.tools.NAME] in the run file, run again, and compare both runs with `mcprl report OLD NEW`.",
+                "To test a description: set it in the run file, run again, and compare both runs with `mcprl report OLD NEW`.",
             );
+            let first = &report.suggestions[0].tool;
+            page.push(Block::Code(format!(
+                "[overrides.tools.{}]\ndescription = \"…\"",
+                Value::from(&**first)
+            )));
         }
     }
     page.heading("Failed tasks by cause");
@@ -92,12 +100,6 @@ pub fn server_document(run: &Run, report: &ServerReport) -> Document {
             report.without_reference
         ));
     }
-    if report.unmarked_errors > 0 {
-        limits.push(format!(
-            "{} failed calls of an earlier version are not marked as such.",
-            report.unmarked_errors
-        ));
-    }
     if !report.gone.is_empty() {
         limits.push(format!("Episodes that are no longer in the cache: {}.", report.gone.join(", ")));
     }
@@ -132,15 +134,14 @@ fn tool_table(page: &mut Document, report: &ServerReport) {
 
 fn error_table(page: &mut Document, report: &ServerReport) {
     page.table(Table::of(report.errors.iter().take(ERRORS), |error| {
-        let right = (error.known > 0)
-            .then(|| format!("{:.0}", 100.0 * f64::from(error.right) / f64::from(error.known)));
-        let recovered = 100.0 * f64::from(error.recovered) / f64::from(error.count);
+        let right = (error.known > 0).then(|| percent(f64::from(error.right) / f64::from(error.known), 0));
+        let recovered = percent(f64::from(error.recovered) / f64::from(error.count), 0);
         [
             ("tool", Cell::code(error.tool.clone())),
             ("kind", Cell::text(error.kind.clone())),
             ("message", Cell::code(error.message.clone())),
             ("times", Cell::number(error.count.to_string())),
-            ("recovered", Cell::number(format!("{recovered:.0} %"))),
+            ("recovered", Cell::number(format!("{recovered} %"))),
             ("then right %", Cell::number(right.unwrap_or_default())),
         ]
     }));

@@ -4,11 +4,10 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use serde::Serialize;
 
-use super::tools::Part;
+use super::tools::StageEpisodes;
 use crate::{
-    data::{Call, EpisodeRow},
+    data::{Call, EpisodeRow, Role},
     report::escape::{shortened, visible},
-    view::conversation,
 };
 
 /// An error message and what happened after it.
@@ -27,7 +26,7 @@ pub struct ErrorReport {
     pub known: u32,
 }
 
-pub fn errors(parts: &[Part]) -> Vec<ErrorReport> {
+pub fn errors(parts: &[StageEpisodes]) -> Vec<ErrorReport> {
     let mut all: BTreeMap<(String, String), ErrorReport> = BTreeMap::new();
     for part in parts {
         let of: BTreeMap<&str, &EpisodeRow> =
@@ -37,9 +36,8 @@ pub fn errors(parts: &[Part]) -> Vec<ErrorReport> {
                 continue;
             }
             let Some(episode) = of.get(made[0].trajectory_id.as_str()) else { continue };
-            let messages = conversation::conversation(episode);
             // Results are in the order of the calls that have one.
-            let mut results = messages.iter().filter(|message| message.role == "tool");
+            let mut results = episode.messages.iter().filter(|message| message.role == Role::Tool);
             let mut counted = BTreeSet::new();
             for (index, call) in made.iter().enumerate() {
                 let result = if call.result_bytes.is_some() { results.next() } else { None };

@@ -5,11 +5,8 @@ use std::collections::{BTreeMap, BTreeSet};
 use serde::Serialize;
 use serde_json::Value;
 
-use super::cause::{self, CAUSES, Found};
-use crate::{
-    data::{EpisodeRow, Scenario},
-    view::conversation,
-};
+use super::cause::{self, CAUSES, Diagnosis};
+use crate::data::{EpisodeRow, Scenario, first_of_user};
 
 /// Most details of a cause.
 const DETAILS: usize = 5;
@@ -45,7 +42,7 @@ pub struct Detail {
 pub struct Failure<'e> {
     pub task: String,
     pub scenario: &'e str,
-    pub found: Found,
+    pub found: Diagnosis,
     pub called: BTreeSet<String>,
     pub needed: BTreeSet<String>,
     pub has_reference: bool,
@@ -59,18 +56,16 @@ pub fn failures<'e>(episodes: &'e [EpisodeRow], scenarios: &'e [Scenario]) -> Ve
         episodes.iter().filter(|row| row.correct == Some(false) && seen.insert(row.scenario_id.as_str()));
     wrong
         .map(|row| {
-            let messages = conversation::conversation(row);
-            let made = crate::data::calls::calls(&row.into(), &BTreeSet::new());
             let scenario = by_id.get(row.scenario_id.as_str()).copied();
-            let task = messages.iter().find(|message| message.role == "user");
             Failure {
-                task: task.map(|message| message.text.clone()).unwrap_or_default(),
+                task: first_of_user(&row.messages).unwrap_or_default().to_owned(),
                 scenario: &row.scenario_id,
-                found: cause::cause(row, scenario, &messages),
-                called: made
+                found: cause::cause(row, scenario),
+                called: row
+                    .messages
                     .iter()
-                    .filter(|call| !call.tool.is_empty())
-                    .map(|call| call.tool.clone())
+                    .flat_map(|message| &message.calls)
+                    .map(|call| call.name.clone())
                     .collect(),
                 needed: scenario.map(reference_tools).unwrap_or_default(),
                 has_reference: scenario.is_some_and(|scenario| scenario.reference.is_some()),

@@ -9,5 +9,5 @@ mod failures;
 mod suggestions;
 mod tools;
 
-pub use analysis::server_report;
+pub use analysis::{Failed, failed_tasks, server_report};
 pub use document::server_document;

@@ -8,9 +8,9 @@ use serde_json::Value;
 use super::{
     errors::ErrorReport,
     failures::{Confusion, Failure, details},
-    tools::{Part, ToolReport, tokens},
+    tools::{StageEpisodes, ToolReport, tokens},
 };
-use crate::data::Tool;
+use crate::{data::Tool, text::percent};
 
 /// Fewer cases than this are no reason for a suggestion.
 const ENOUGH: u32 = 5;
@@ -32,19 +32,19 @@ pub fn suggestions(
     errors: &[ErrorReport],
     confusions: &[Confusion],
     failed: &[Failure<'_>],
-    parts: &[Part],
+    parts: &[StageEpisodes],
 ) -> Vec<Suggestion> {
     // Tools and texts.
     let mut all: Vec<(String, String)> = Vec::new();
     for error in errors.iter().filter(|error| error.count >= ENOUGH && 2 * error.recovered < error.count) {
-        let share = 100.0 * f64::from(error.recovered) / f64::from(error.count);
+        let share = percent(f64::from(error.recovered) / f64::from(error.count), 0);
         let advice = match error.kind.as_str() {
             "tool" => "Let the error say what is valid: the names that exist, or an example of a right call.",
             "schema" => "Describe the parameter, with an example of its value.",
             _ => continue,
         };
         let text = format!(
-            "After “{}” ({} times) agents recover in {share:.0} % of cases. {advice}",
+            "After “{}” ({} times) agents recover in {share} % of cases. {advice}",
             error.message, error.count
         );
         all.push((error.tool.clone(), text));

@@ -27,14 +27,14 @@ pub struct ToolReport {
 }
 
 /// The episodes of a stage, and the tools that it offered.
-pub struct Part {
+pub struct StageEpisodes {
     pub episodes: Vec<EpisodeRow>,
     pub outcomes: Vec<OutcomeRow>,
     pub calls: Vec<Call>,
     pub tools: Vec<Tool>,
 }
 
-pub fn tools(parts: &[Part], failed: &[Failure<'_>]) -> Vec<ToolReport> {
+pub fn tools(parts: &[StageEpisodes], failed: &[Failure<'_>]) -> Vec<ToolReport> {
     let mut all: Vec<ToolReport> = Vec::new();
     for part in parts {
         for found in calls::by_tool(&part.tools, part.outcomes.iter(), &part.calls) {

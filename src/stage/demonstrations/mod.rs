@@ -25,13 +25,13 @@ use super::{
         reference,
         settings::PlaySettings,
     },
-    scenarios::admission::looks_failed,
     typed,
 };
 use crate::{
     answer::COMPLETE_TASK,
-    data::{self, Call, End, Scenario, Trajectory, calls::calls},
+    data::{self, Call, End, PairedCall, Scenario, Trajectory, calls::calls, paired_calls},
     error::{Diagnostic, Result},
+    mcp::looks_failed,
     text::start_of,
 };
 
@@ -158,17 +158,13 @@ impl Demonstrations {
 /// Marks the turns whose calls failed as not sampled: what is learned is to go on behind an error, not to make one. A call right
 /// before the answer is kept: that it fails is the answer.
 fn leave_out_failures(trajectory: &mut Trajectory) {
-    let messages: Vec<Value> = serde_json::from_str(&trajectory.messages).unwrap_or_default();
-    let made = calls(&(&*trajectory).into(), &BTreeSet::new());
-    let results = messages.iter().filter(|message| message["role"] == "tool");
-    let texts = results.map(|result| result["content"].as_str().unwrap_or_default());
-    let failed: BTreeSet<u32> = made
-        .iter()
-        .zip(texts)
-        .zip(made.iter().skip(1))
-        .filter(|((call, text), next)| next.tool != COMPLETE_TASK && (call.is_error || looks_failed(text)))
-        .map(|((call, _), _)| call.turn)
-        .collect();
+    let made = paired_calls(&trajectory.messages);
+    let has_failed = |call: &PairedCall<'_>| {
+        call.error().is_some() || call.result.is_some_and(|result| looks_failed(&result.text))
+    };
+    let with_next = made.iter().zip(made.iter().skip(1));
+    let failed = with_next.filter(|(call, next)| next.tool() != COMPLETE_TASK && has_failed(call));
+    let failed: BTreeSet<u32> = failed.map(|(call, _)| call.turn).collect();
     let mut turn = 0;
     for at in 0..trajectory.sampled.len() {
         let is_sampled = trajectory.sampled[at];

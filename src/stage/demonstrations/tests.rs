@@ -13,7 +13,7 @@ use serde_json::{Value, json};
 use super::*;
 use crate::{
     chat::Chat,
-    data::{Json, REFERENCE, Reward, Working},
+    data::{Json, REFERENCE, Reward, Role, Working},
     mcp::{self, Session},
     stage::testing::{self, Ledger, caller, context, sqlite_server, tool_server},
 };
@@ -104,12 +104,8 @@ async fn a_reference_solution_is_an_episode_with_the_servers_own_results() {
     assert_eq!((episode.correct, episode.answer.as_deref()), (Some(true), Some("7")));
     assert_eq!((episode.policy.as_str(), episode.end.as_str()), (REFERENCE, "completed"));
     assert_eq!(episode.tools, ["list_tables", "run_query"]);
-    let messages: Vec<Value> = serde_json::from_str(&episode.messages).unwrap();
-    let results: Vec<&str> = messages
-        .iter()
-        .filter(|message| message["role"] == "tool")
-        .map(|message| message["content"].as_str().unwrap())
-        .collect();
+    let results = episode.messages.iter().filter(|message| message.role == Role::Tool);
+    let results: Vec<&str> = results.map(|message| message.text.as_str()).collect();
     assert_eq!(results[0], "departments, employees, projects");
     assert!(results[1].contains('7'), "{}", results[1]);
     let made: Vec<Call> = data::read(&bench.path("out/calls.parquet")).unwrap();

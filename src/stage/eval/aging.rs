@@ -17,10 +17,10 @@ use crate::{
     mcp::{Outcome, ServerSpec, Servers, State, Transport},
     stage::{
         Context, Input,
-        replay::{Made, made},
+        replay::{ReplayedCall, made},
         rollout::{play::Player, records::of_references, reference, settings::PlaySettings},
-        scenarios::admission::answer_again,
     },
+    tasks::admission::answer_again,
 };
 
 /// Most tasks that a report names.
@@ -166,7 +166,7 @@ impl Changed {
 }
 
 /// Whether the task holds; `None` if that is not known.
-fn found(scenario: &Scenario, played: &Trajectory, results: &[Made]) -> Option<Result<(), Changed>> {
+fn found(scenario: &Scenario, played: &Trajectory, results: &[ReplayedCall]) -> Option<Result<(), Changed>> {
     match played.end() {
         Some(End::Completed) => {}
         Some(End::ServerDown) => return Some(Err(Changed::to("the call takes the server down".into()))),

@@ -2,11 +2,9 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use serde_json::Value;
-
 use crate::{
     answer::COMPLETE_TASK,
-    data::{Facts, Scenario, Trajectory, result_view},
+    data::{Facts, Role, Scenario, Trajectory, result_view},
 };
 
 /// Characters of a result that an example shows.
@@ -17,8 +15,7 @@ pub fn unseen<'t>(episodes: &'t [Trajectory], exam: &[Scenario]) -> Vec<&'t Traj
     let ids: BTreeSet<&str> = exam.iter().map(|task| task.id.as_str()).collect();
     let exam = Facts::of_exam(exam);
     let is_unseen = |episode: &&Trajectory| {
-        let messages: Vec<Value> = serde_json::from_str(&episode.messages).unwrap_or_default();
-        !ids.contains(episode.scenario_id.as_str()) && exam.in_conversation(&messages).is_none()
+        !ids.contains(episode.scenario_id.as_str()) && exam.in_conversation(&episode.messages).is_none()
     };
     episodes.iter().filter(is_unseen).collect()
 }
@@ -48,28 +45,18 @@ pub fn texts(episodes: &[&Trajectory], count: usize) -> Vec<String> {
 }
 
 fn example(episode: &Trajectory) -> String {
-    let messages: Vec<Value> = serde_json::from_str(&episode.messages).unwrap_or_default();
     let mut lines = Vec::new();
-    for message in &messages {
-        let text = message["content"].as_str().unwrap_or_default().trim();
-        match message["role"].as_str() {
-            Some("user") => lines.push(format!("Task: {text}")),
-            Some("tool") => lines.push(format!("Result: {}", result_view(text.to_owned(), RESULT_CHARS).0)),
-            Some("assistant") => {
+    for message in &episode.messages {
+        let text = message.text.trim();
+        match message.role {
+            Role::System => {}
+            Role::User => lines.push(format!("Task: {text}")),
+            Role::Tool => lines.push(format!("Result: {}", result_view(text.to_owned(), RESULT_CHARS).0)),
+            Role::Assistant => {
                 lines.extend((!text.is_empty()).then(|| text.to_owned()));
-                for call in message["tool_calls"].as_array().into_iter().flatten() {
-                    let function = &call["function"];
-                    let name = function["name"].as_str().unwrap_or_default();
-                    let arguments = match &function["arguments"] {
-                        Value::String(text) => text.clone(),
-                        arguments => arguments.to_string(),
-                    };
-                    if name != COMPLETE_TASK {
-                        lines.push(format!("Call: {name}({arguments})"));
-                    }
-                }
+                let calls = message.calls.iter().filter(|call| call.name != COMPLETE_TASK);
+                lines.extend(calls.map(|call| format!("Call: {}({})", call.name, call.arguments_json())));
             }
-            _ => {}
         }
     }
     lines.extend(episode.answer.as_ref().map(|answer| format!("Answer: {answer}")));
@@ -78,7 +65,7 @@ fn example(episode: &Trajectory) -> String {
 
 #[cfg(test)]
 mod tests {
-    use serde_json::json;
+    use serde_json::{Value, json};
 
     use super::*;
 
@@ -95,7 +82,7 @@ mod tests {
             family: family.into(),
             answer: Some(answer.into()),
             correct: Some(correct),
-            messages: messages.to_string(),
+            messages: serde_json::from_value(messages).unwrap(),
             ..Trajectory::default()
         }
     }

@@ -8,6 +8,7 @@
 mod aging;
 mod examples;
 mod idle;
+mod played;
 #[cfg(test)]
 mod tests;
 mod variants;
@@ -17,6 +18,7 @@ use std::collections::BTreeMap;
 use self::{
     aging::Aging,
     idle::Idle,
+    played::{Played, first_of},
     variants::{Prompted, Variant},
 };
 use serde::Deserialize;
@@ -29,7 +31,6 @@ use super::{
     memory::Load,
     preflight::{ExpectedOutputs, Preflight, PreflightContext},
     rollout::{
-        play::{OwnPrompt, Player},
         prompts,
         records::{RolloutSpec, episode_seed},
         settings::PlaySettings,
@@ -37,11 +38,9 @@ use super::{
     typed,
 };
 use crate::{
-    data::{
-        self, Call, Scenario, Tool, Trajectory, VerdictRow, calls::calls, is_of_trained_cases, keeps_protocol,
-    },
+    data::{self, Scenario, Tool, Trajectory, VerdictRow, is_of_trained_cases, keeps_protocol},
     engine::{Footprint, Sampling},
-    error::{At, Diagnostic, Result},
+    error::{Diagnostic, Result},
     eval::{
         Comparison, Episode, Mode, majority, metrics, report, reported_mode, smallest_difference,
         tasks_needed, verdict, vote_name,
@@ -49,6 +48,7 @@ use crate::{
     hash::Digest,
     judge::truth,
     llm,
+    text::percent,
 };
 
 /// The share of tasks, one in so many, that an agent which knows nothing may solve unsaid.
@@ -87,7 +87,9 @@ enum EvalError {
     #[hint("raise `heldout_share`, or give tasks `\"split\": \"heldout\"`" if *scenarios == 0)]
     #[hint = "give scenarios an `answer`: evaluation compares answers with known ones"]
     NoTruth { scenarios: usize },
-    #[error("attempts at the scenarios voted on all their answers, so an exam would measure agreement")]
+    #[error(
+        "all expected answers of the scenarios are majority votes of attempts, so an exam would not measure right answers"
+    )]
     #[hint = "examine on tasks with known answers: held-out ones of a file, or explored ones"]
     OnlyVoted,
     #[error("only {known} of the {scenarios} scenarios have a known answer; the others are left out")]
@@ -160,81 +162,18 @@ impl Eval {
         let entrants = Entrants::of(&policies, variants::fit(context, play, variants)?);
         let voter = entrants.names()[0].clone();
         let plans = plans(&entrants, &scenarios, &solved, params, context.seed)?;
-        let is_again = |place: usize| {
-            let (contestant, _): &(Contestant<'_>, _) = &plans[place];
-            let is_same = |(other, _): &(Contestant<'_>, _)| matches!((contestant, other), (Contestant::Policy(own), Contestant::Policy(other)) if own.digest == other.digest);
-            plans[..place].iter().position(is_same)
-        };
-        let firsts = plans.iter().enumerate().filter(|(place, _)| is_again(*place).is_none());
-        let count = firsts.map(|(_, (_, attempts))| attempts.len()).sum();
+        let firsts = plans.iter().enumerate().filter(|(place, _)| first_of(&plans, *place).is_none());
+        let count: usize = firsts.map(|(_, (_, rollouts))| rollouts.len()).sum();
         context.observer.phase("episodes", count as u64);
 
-        let mut trajectories: Vec<Trajectory> = Vec::with_capacity(count);
-        let mut made: Vec<Call> = Vec::new();
-        let mut lost = 0;
-        let mut episodes: Vec<Episode> = Vec::with_capacity(count);
-        let mut votes: Vec<Episode> = Vec::new();
-        let mut parts: Vec<usize> = Vec::new();
-        for (place, (contestant, attempts)) in plans.iter().enumerate() {
-            // One policy under two names plays once.
-            if let Some(first) = is_again(place) {
-                let start = first.checked_sub(1).map_or(0, |before| parts[before]);
-                let played = &trajectories[start..parts[first]];
-                let by: BTreeMap<(&str, u32), &Trajectory> =
-                    played.iter().map(|one| ((one.scenario_id.as_str(), one.sample), one)).collect();
-                let there = attempts.iter().filter_map(|attempt| {
-                    Some((attempt, *by.get(&(attempt.scenario.id.as_str(), attempt.sample))?))
-                });
-                let own = there.filter(|(attempt, _)| !params.is_vote_only(attempt.sample));
-                episodes.extend(own.map(|(attempt, played)| episode(contestant.name(), attempt, played)));
-                parts.push(trajectories.len());
-                continue;
-            }
-            // The limits of an endpoint are for one process.
-            if context.shard.is_some() && matches!(contestant, Contestant::Endpoint(..)) {
-                continue;
-            }
-            let mut player = match contestant {
-                Contestant::Policy(policy) => {
-                    Player::open(context, policy, tools_path, &scenarios, play.clone()).await?
-                }
-                Contestant::Variant(variant) => {
-                    let Prompted { name, policy, digest, .. } = variant;
-                    let own = OwnPrompt { name, digest: *digest, behind: variant.behind() };
-                    let play = variant.play(play);
-                    Player::open_with(context, policy, tools_path, &scenarios, play, Some(own)).await?
-                }
-                Contestant::Endpoint(name, endpoint, examples) => {
-                    let model =
-                        (contestant.digest(), endpoint.client().at(|| format!("endpoint \"{name}\""))?);
-                    let tasks = (scenarios.as_slice(), examples.as_str());
-                    Player::of_endpoint(context, model, tools_path, tasks, play.clone())?
-                }
-            };
-            let played = player.play(context, attempts).await.at(|| contestant.name().to_owned());
-            let unchecked = player.unchecked();
-            player.close().await;
-            let played = played?;
-            let there = attempts.iter().zip(&played);
-            let there: Vec<(&RolloutSpec<'_>, &Trajectory)> =
-                there.filter_map(|(attempt, played)| Some((attempt, played.as_ref()?))).collect();
-            made.extend(there.iter().flat_map(|(_, played)| calls(&(*played).into(), &unchecked)));
-            // Those that are played for a vote alone say nothing in comparison with other policies.
-            let own = there.iter().filter(|(attempt, _)| !params.is_vote_only(attempt.sample));
-            episodes.extend(own.map(|(attempt, played)| episode(contestant.name(), attempt, played)));
-            if votes.is_empty() && params.vote > 0 && contestant.name() == voter {
-                votes = vote(params, &scenarios, &there);
-            }
-            lost += played.len() - there.len();
-            trajectories.extend(played.into_iter().flatten());
-            parts.push(trajectories.len());
-        }
+        let played = self.play(context, &plans, &scenarios, &voter).await?;
         drop(plans);
         if context.shard.is_some() {
             return Ok(Metrics::new());
         }
+        let Played { mut trajectories, calls, mut episodes, votes, lost, ends } = played;
         let (entrants, is_demoted) = entrants.with_stronger_baseline(&episodes, params.modes()[0]);
-        if let [first, second, ..] = parts[..]
+        if let [first, second, ..] = ends[..]
             && is_demoted
         {
             // As in the verdict's rows.
@@ -242,7 +181,7 @@ impl Eval {
         }
         let idle = Idle::of(context, policies[0], &scenarios, (play, &params.modes())).await?;
         context.write("episodes", &trajectories)?;
-        context.write("calls", &made)?;
+        context.write("calls", &calls)?;
         context.write("replays", &aging.rows)?;
 
         let mut names = entrants.names();
@@ -384,9 +323,9 @@ impl StageKind for Eval {
             variants::variants(&self.params, &policies, &variants::guide(inputs).ok()?, &solved).ok()?;
         let entrants = Entrants::of(&policies, variants);
         let plans = plans(&entrants, &scenarios, &solved, &self.params, seed).ok()?;
-        let rows = plans.iter().flat_map(|(contestant, attempts)| {
+        let rows = plans.iter().flat_map(|(contestant, rollouts)| {
             let digest = contestant.digest();
-            attempts.iter().map(move |attempt| attempt.row(&digest))
+            rollouts.iter().map(move |rollout| rollout.row(&digest))
         });
         Some(rows.collect())
     }
@@ -407,7 +346,7 @@ fn baseline_first(policies: &[Input]) -> Vec<&Input> {
     policies
 }
 
-/// Scenarios with ground truth, and the number without. What attempts agreed on is no ground truth.
+/// Scenarios with ground truth, and the number without. What rollouts agreed on is no ground truth.
 fn known(scenarios: Vec<Scenario>) -> Result<(Vec<Scenario>, usize), EvalError> {
     let all = scenarios.len();
     let is_voted = scenarios.iter().any(|one| one.voted.is_some());
@@ -531,7 +470,7 @@ impl Contestant<'_> {
 }
 
 /// Who plays, and the episodes.
-type Plan<'p, 'a> = (Contestant<'p>, Vec<RolloutSpec<'a>>);
+type ContestantEpisodes<'p, 'a> = (Contestant<'p>, Vec<RolloutSpec<'a>>);
 
 /// The episodes of every policy and variant, and then of every endpoint. The baseline, which is the first, may play more samples,
 /// for the vote.
@@ -541,13 +480,13 @@ fn plans<'p, 'a>(
     solved: &[&Trajectory],
     params: &'p Params,
     seed: u64,
-) -> Result<Vec<Plan<'p, 'a>>, EvalError> {
+) -> Result<Vec<ContestantEpisodes<'p, 'a>>, EvalError> {
     if !params.greedy && params.samples == 0 {
         return Err(EvalError::NothingToPlay);
     }
     let of = |(index, contestant): (usize, Contestant<'p>)| {
         let samples = if index == 0 { params.samples.max(params.vote) } else { params.samples };
-        (contestant, attempts(scenarios, (params.greedy, samples, params.temperature), seed))
+        (contestant, rollouts(scenarios, (params.greedy, samples, params.temperature), seed))
     };
     let endpoints = params.endpoints.iter().map(|(name, endpoint)| {
         Contestant::Endpoint(name, endpoint, examples::text(solved, endpoint.examples))
@@ -556,7 +495,7 @@ fn plans<'p, 'a>(
 }
 
 /// Each scenario's greedy episode as sample 0, if requested, then its sampled episodes.
-fn attempts<'a>(
+fn rollouts<'a>(
     scenarios: &'a [Scenario],
     (greedy, samples, temperature): (bool, u32, f32),
     seed: u64,
@@ -579,8 +518,8 @@ fn vote(params: &Params, scenarios: &[Scenario], played: &[(&RolloutSpec<'_>, &T
     let first = u32::from(params.greedy);
     let voters = first..first + params.vote;
     let mut by: BTreeMap<&str, Vec<&Trajectory>> = BTreeMap::new();
-    for (attempt, trajectory) in played.iter().filter(|(attempt, _)| voters.contains(&attempt.sample)) {
-        by.entry(&attempt.scenario.id).or_default().push(trajectory);
+    for (rollout, trajectory) in played.iter().filter(|(rollout, _)| voters.contains(&rollout.sample)) {
+        by.entry(&rollout.scenario.id).or_default().push(trajectory);
     }
     let modes = params.modes();
     let is_right = |trajectory: &Trajectory| trajectory.correct == Some(true);
@@ -620,7 +559,7 @@ fn vote_note(params: &Params, baseline: &str, rows: &[VerdictRow]) -> String {
     let Params { vote: votes, temperature, .. } = *params;
     let shares: Vec<String> = pass_shares(rows)
         .into_iter()
-        .map(|(slice, share)| format!("{:.1} % of {slice}", 100.0 * share))
+        .map(|(slice, share)| format!("{} % of {slice}", percent(share, 1)))
         .collect();
     format!(
         "{}: the answer that most of {} of {baseline} give, at temperature {temperature}. Its effort is\n\
@@ -642,14 +581,14 @@ fn is_by_protocol(played: &Trajectory) -> bool {
 }
 
 /// The part of a trajectory that the verdict uses.
-fn episode(policy: &str, attempt: &RolloutSpec<'_>, played: &Trajectory) -> Episode {
+fn episode(policy: &str, rollout: &RolloutSpec<'_>, played: &Trajectory) -> Episode {
     Episode {
         scenario: played.scenario_id.clone(),
         policy: policy.to_owned(),
         any_right: None,
-        mode: if attempt.sampling.temperature == 0.0 { Mode::Greedy } else { Mode::Sampled },
+        mode: if rollout.sampling.temperature == 0.0 { Mode::Greedy } else { Mode::Sampled },
         right: played.correct == Some(true),
-        changed: truth::changed(attempt.scenario, played.into()),
+        changed: truth::changed(rollout.scenario, played.into()),
         by_protocol: is_by_protocol(played),
         calls: played.calls,
         turns: played.turns,

@@ -9,7 +9,7 @@ use tempfile::TempDir;
 use super::*;
 use crate::{
     chat::Chat,
-    data::VerdictRow,
+    data::{Role, VerdictRow},
     demo::HttpServer,
     error::Failure,
     hash::Digest,
@@ -68,15 +68,15 @@ fn scenarios_without_an_answer_are_left_out_and_counted() {
 #[test]
 fn the_greedy_episode_comes_first_and_every_episode_has_its_own_seed() {
     let scenarios = [scenario("s", "a", Some("1")), scenario("t", "a", Some("1"))];
-    let attempts = attempts(&scenarios, (true, 2, 0.5), 7);
+    let rollouts = rollouts(&scenarios, (true, 2, 0.5), 7);
     let drawn: Vec<_> =
-        attempts.iter().map(|a| (a.scenario.id.as_str(), a.sample, a.sampling.temperature)).collect();
+        rollouts.iter().map(|a| (a.scenario.id.as_str(), a.sample, a.sampling.temperature)).collect();
     assert_eq!(
         drawn,
         [("s", 0, 0.0), ("s", 1, 0.5), ("s", 2, 0.5), ("t", 0, 0.0), ("t", 1, 0.5), ("t", 2, 0.5)]
     );
-    let seeds: std::collections::BTreeSet<u64> = attempts.iter().map(|attempt| attempt.seed).collect();
-    assert_eq!(seeds.len(), attempts.len());
+    let seeds: std::collections::BTreeSet<u64> = rollouts.iter().map(|rollout| rollout.seed).collect();
+    assert_eq!(seeds.len(), rollouts.len());
 }
 
 #[test]
@@ -503,7 +503,7 @@ fn with_variants(hall: &Hall, output: &str, guide: &str, variants: serde_json::V
         family: "dogs".into(),
         answer: Some("9".into()),
         correct: Some(true),
-        messages: messages.to_string(),
+        messages: serde_json::from_value(messages).unwrap(),
         ..Trajectory::default()
     };
     data::write(&hall.path("solved.parquet"), &[solved]).unwrap();
@@ -525,9 +525,8 @@ fn played(context: &Context) -> (Vec<String>, Vec<(String, String)>) {
     let names = rows.iter().filter(is_shown).map(|row| row.policy.clone()).collect();
     let episodes: Vec<Trajectory> = data::read(&context.output_folder.join("episodes.parquet")).unwrap();
     let system = |episode: Trajectory| {
-        let messages: Vec<serde_json::Value> = serde_json::from_str(&episode.messages).unwrap();
-        let first = messages.iter().find(|message| message["role"] == "system");
-        (episode.policy, first.map_or_else(String::new, |first| first["content"].as_str().unwrap().into()))
+        let first = episode.messages.into_iter().find(|message| message.role == Role::System);
+        (episode.policy, first.map(|first| first.text).unwrap_or_default())
     };
     (names, episodes.into_iter().map(system).collect())
 }

@@ -5,8 +5,21 @@
 //! difference. Later steps train a policy that has moved; the ratio still compares with what was recorded,
 //! however many epochs there are. Rollouts of another policy, as with a lag, are measured and may be weighted
 //! ([`Importance`]). The optimizer state is stored with the policy.
+//!
+//! With the reward `r` of an episode, the mean `m` and the scale `s` of its group, and `p` and `q` the probabilities of a sampled token
+//! under the policy that learns and under the one that played, the loss of the token is
+//!
+//! ```text
+//! A = (r − m) / s                 no gradient where a group's rewards are equal
+//! −min(p/q · A, clip(p/q, 1 − low, 1 + high) · A) + kl · KL(p, reference)
+//! ```
+//!
+//! added up and divided as `loss` says ([`crate::grpo`]). [`credit`] makes the advantages, [`scoring`] what other policies think of the
+//! tokens, [`step`] the gradient, [`report`] tables and metrics.
 
+mod credit;
 mod preflight;
+mod report;
 mod scoring;
 mod step;
 #[cfg(test)]
@@ -20,26 +33,20 @@ use serde_json::{Map, Value};
 use super::{
     Context, Metrics, StageError, StageKind,
     kind::StageFuture,
-    known_metrics, mean,
     memory::Load,
     policy::PolicyFolder,
     preflight::{ExpectedPolicy, Preflight, PreflightContext},
-    share_right,
     training::{
-        Learner, LossState, Training, check_logprobs, check_rows, check_vocabulary, checkpoint, minibatches,
-        workspace,
+        Learner, LossState, Training, check_rows, check_vocabulary, checkpoint, minibatches, workspace,
     },
     typed,
 };
 use crate::{
     chat::Vocabulary,
-    data::{End, GroupSignal, REFERENCE, Reward, Step, Trajectory, groups, read_rewards},
+    data::{Trajectory, read_rewards},
     engine::{Footprint, Trainer},
     error::{At, Diagnostic, Interrupted, Result},
-    grpo::{
-        Clip, Conduct, Episodes, Importance, LossKind, NoSignal, Objective, Scale, ScoredRollout,
-        ZeroVariance, advantages, breakdown, remedies,
-    },
+    grpo::{Clip, Importance, LossKind, Objective, Scale, ZeroVariance, breakdown},
     model::kernels::Format,
     usage::Usage,
 };
@@ -186,11 +193,6 @@ type ScoredBy = for<'r> fn(&'r mut Rollout<'_>) -> &'r mut Vec<f32>;
 const SCORING: [(&str, ScoredBy); 2] =
     [(REFERENCE_POLICY, |rollout| &mut rollout.reference), (TEACHER, |rollout| &mut rollout.teacher)];
 
-/// Mean of log p(teacher) − log p(sampled) over the sampled tokens: at most 0 on average, and 0 if both are the same.
-fn teacher_gap(groups: &[Vec<Rollout<'_>>]) -> Option<f64> {
-    mean(groups.iter().flatten().flat_map(Rollout::teacher_gaps))
-}
-
 /// Whether two policies' tokens are the same. `names`: those of the other and of the policy.
 fn check_tokens(
     role: &'static str,
@@ -235,70 +237,48 @@ impl Grpo {
             false => None,
         };
         let rewards = read_rewards(&context.input("rewards")?.path)?;
-        let rewards: BTreeMap<&str, &Reward> =
-            rewards.iter().map(|r| (r.trajectory_id.as_str(), r)).collect();
-
-        let attempts =
-            trajectories.iter().map(|t| attempt(t, &rewards, params)).collect::<Result<Vec<_>, _>>()?;
-        let (credits, mut signal) = advantages(&attempts, params.scale);
-        let (zero_variance, acting) = (params.zero_variance(), policy.digest.to_string());
-        let teaches = context.has(TEACHER) && params.teacher_weight > 0.0;
-        let rollout = |index: usize| {
-            let advantage = match credits[index] {
-                // The teacher's part of the advantage needs no reward.
-                Err(NoSignal::ZeroVariance | NoSignal::Alone | NoSignal::Unjudged) if teaches => 0.0,
-                credit => params.reward_weight * zero_variance.counted(credit)?,
-            };
-            Some(Rollout::new(&trajectories[index], (advantage, teaches), params, &acting))
-        };
-        let (mut groups, mut lessons, mut all_wrong) = (Vec::new(), Vec::new(), 0);
-        for members in self::groups(trajectories.iter().map(Trajectory::group)).into_values() {
-            let outcomes = members.iter().map(|index| attempts[*index].correct);
-            let is_wrong = GroupSignal::of(outcomes) == Some(GroupSignal::AllWrong);
-            all_wrong += usize::from(is_wrong);
-            let scenario = members.first().map(|index| trajectories[*index].scenario_id.as_str());
-            let lesson = scenario.filter(|_| is_wrong).and_then(|scenario| solutions.as_ref()?.get(scenario));
-            if lesson.is_some() {
-                signal.teach(members.iter().map(|index| credits[*index]));
-            }
-            groups.push(members.into_iter().filter_map(rollout).collect::<Vec<_>>());
-            lessons.push(lesson);
-        }
-        let taught = lessons.iter().flatten().count();
-        if taught == 0 && !groups.iter().flatten().any(|rollout| rollout.has_terms) {
-            context.observer.note(&format!(
-                "these episodes give no gradient: none of the {} groups has attempts with different rewards",
-                signal.groups
-            ));
-        }
-        for line in remedies(&signal, &episodes(&trajectories)) {
-            context.observer.note(&line);
-        }
-        if solutions.is_some() && all_wrong > 0 {
-            let others =
-                if taught < all_wrong { "; `demonstrations` has no right one for the others" } else { "" };
-            context.observer.note(&format!(
-                "{taught} of {all_wrong} groups that are all wrong are taught their solution{others}"
-            ));
-        }
-        let of_others = trajectories.iter().filter(|trajectory| trajectory.policy != acting).count();
-        if of_others > 0 {
-            context.observer.note(
-                "another policy played some of the episodes, as with a lag (`@policy~1`): `off_policy` is their share, \
-                 `off_policy_kl` how far it is away, and `importance` weighs them",
-            );
-        }
-        let reward = mean(rewards.values().map(|reward| f64::from(reward.reward)));
-        let success = share_right(rewards.values().map(|reward| reward.correct));
-
-        let trained = trajectories.iter().chain(lessons.iter().copied().flatten());
-        let room = |policy: &ExpectedPolicy| {
-            workspace(trained.clone(), &context.engine, |load| self.footprint(load, policy))
-        };
+        let mut credited = self.credit(&trajectories, &rewards, solutions.as_ref(), (&policy, context))?;
+        credited.note(&trajectories, &*context.observer);
         if params.kl > 0.0 && !context.has(REFERENCE_POLICY) {
             return Err(GrpoError::NoReference { kl: params.kl }.into());
         }
-        // Scored before the policy is loaded, one after the other, so that each model can be released before the next.
+        let trained = trajectories.iter().chain(credited.lessons.iter().copied().flatten());
+        let room = |policy: &ExpectedPolicy| {
+            workspace(trained.clone(), &context.engine, |load| self.footprint(load, policy))
+        };
+        let (rooms, own) = (&room as &dyn Fn(&ExpectedPolicy) -> usize, room(&expected));
+        self.score(&mut credited.groups, (&policy, &expected), rooms, context)?;
+        let mut learner = Learner::load(&policy, training, LossState::Grpo, own, context)?;
+        let exact = learner.trainer.decoder.by_kernels();
+        // Where scoring reproduces sampling bit by bit, every weight of the policy's own rollouts is 1.
+        credited.is_weighed = params.importance != Importance::None && (credited.of_others > 0 || !exact);
+        if credited.is_weighed {
+            scoring::weigh(&mut credited.groups, &learner.trainer, self)?;
+        }
+        credited.add_lessons(params.demonstration_weight);
+        let minibatches = self.minibatches(&credited.groups, context.seed);
+        // Before a checkpoint is loaded, whose steps are this update's own.
+        let before = learner.trainer.optimizer().steps();
+        let schedule = training.schedule(training.total_steps).warm_within(before, minibatches.len() as u64);
+        let rate = |index: usize| schedule.rate(before + index as u64);
+        let bound = GapBound::new(exact, context.engine.format(expected.stored));
+        let bound = Some(bound).filter(|_| credited.of_others < trajectories.len());
+        let updates = self.steps(&mut learner.trainer, &minibatches, (&rate, bound), context)?;
+        learner.save(&policy, &context.output("policy", "policy")?)?;
+        let steps = credited.steps(&updates, &rate, &context.stage);
+        context.write("steps", &steps)?;
+        Ok(credited.metrics(&updates, &steps, context.has(REFERENCE_POLICY)))
+    }
+
+    /// Adds what other policies think of the rollouts. They are loaded one after the other before the policy, so that each model can be
+    /// released before the next. `room`: bytes that a policy's batches may take.
+    fn score(
+        &self,
+        groups: &mut [Vec<Rollout<'_>>],
+        (policy, expected): (&PolicyFolder, &ExpectedPolicy),
+        room: &dyn Fn(&ExpectedPolicy) -> usize,
+        context: &Context,
+    ) -> Result<()> {
         let own = expected.config.vocabulary;
         for (role, of) in SCORING {
             if !context.has(role) {
@@ -313,101 +293,25 @@ impl Grpo {
             if other.model_digest() != policy.model_digest() {
                 let read = |of: &PolicyFolder| context.models.vocabulary(of.model_digest(), of.model());
                 // Without a tokenizer there is nothing to compare.
-                if let (Ok(theirs), Ok(ours)) = (read(&other), read(&policy)) {
+                if let (Ok(theirs), Ok(ours)) = (read(&other), read(policy)) {
                     let names =
                         [role, "policy"].map(|role| context.input(role).map_or(role, |input| &input.name));
                     check_tokens(role, names, (&theirs, &ours))?;
                 }
             }
-            scoring::score_by(&mut groups, (&other, room(&of_other)), of, (self, context))?;
+            scoring::score_by(groups, (&other, room(&of_other)), of, (self, context))?;
         }
-        let mut learner = Learner::load(&policy, training, LossState::Grpo, room(&expected), context)?;
-        let exact = learner.trainer.decoder.by_kernels();
-        // Where scoring reproduces sampling bit by bit, every weight of the policy's own rollouts is 1.
-        let weighs = params.importance != Importance::None && (of_others > 0 || !exact);
-        if weighs {
-            scoring::weigh(&mut groups, &learner.trainer, self)?;
-        }
-        // After scoring: no policy sampled them, so there is nothing to compare with.
-        for (group, lesson) in groups.iter_mut().zip(&lessons) {
-            group.extend(lesson.map(|lesson| Rollout::demonstration(lesson, params.demonstration_weight)));
-        }
-        groups.retain(|group| !group.is_empty());
-        let with_terms = groups.iter().flatten().filter(|rollout| rollout.has_terms).count();
-        let taught_share = with_terms as f64 / trajectories.len().max(1) as f64;
-        let minibatches: Vec<Vec<&[Rollout<'_>]>> =
-            minibatches(groups.len(), params.epochs, params.minibatches, context.seed)
-                .into_iter()
-                .map(|minibatch| {
-                    minibatch.into_iter().map(|group| groups[group].as_slice()).collect::<Vec<_>>()
-                })
-                // Without a gradient the optimizer must not step on its moments alone.
-                .filter(|minibatch| minibatch.iter().copied().flatten().any(|rollout| rollout.has_terms))
-                .collect();
-        // Before a checkpoint is loaded, whose steps are this update's own.
-        let before = learner.trainer.optimizer().steps();
-        let schedule = training.schedule(training.total_steps).warm_within(before, minibatches.len() as u64);
-        let rate = |index: usize| schedule.rate(before + index as u64);
-        let bound = GapBound::new(exact, context.engine.format(expected.stored));
-        let bound = Some(bound).filter(|_| of_others < trajectories.len());
-        let updates = self.steps(&mut learner.trainer, &minibatches, (&rate, bound), context)?;
+        Ok(())
+    }
 
-        let step = |(index, update): (usize, &Update)| Step {
-            stage: context.stage.clone(),
-            step: index as u32,
-            learning_rate: rate(index),
-            loss: update.tally.loss,
-            gradient_norm: update.gradient_norm,
-            tokens: update.tokens,
-            tokens_unshared: update.tokens_unshared,
-            loss_tokens: update.tally.tokens + update.taught.0,
-            reward,
-            success,
-            clip_fraction: update.tally.clip_fraction(),
-            max_logprob_gap: update.gap.max().filter(|_| index == 0),
-            entropy: update.moved.entropy(),
-            moved_kl: update.moved.kl(),
-            held_out_loss: None,
-            signal: Some(signal.to_json()),
-        };
-        let steps: Vec<Step> = updates.iter().enumerate().map(step).collect();
-        learner.save(&policy, &context.output("policy", "policy")?)?;
-        context.write("steps", &steps)?;
-
-        let (first, last) = (steps.first(), steps.last());
-        let max_gap = first.and_then(|step| step.max_logprob_gap);
-        let of_groups = |count: u64| count as f64 / signal.groups.max(1) as f64;
-        let over = |of: fn(&Update) -> Option<f64>| mean(updates.iter().filter_map(of));
-        Ok(known_metrics([
-            ("reward", reward),
-            ("success", success),
-            ("signal", Some(if teaches { taught_share } else { signal.share() })),
-            ("groups", Some(signal.groups as f64)),
-            ("groups_with_gradient", Some(signal.groups_with_gradient as f64)),
-            ("taught_groups", solutions.as_ref().map(|_| taught as f64)),
-            ("loss", last.map(|step| step.loss)),
-            ("gradient_norm", last.map(|step| step.gradient_norm)),
-            ("learning_rate", last.map(|step| step.learning_rate)),
-            ("clip_fraction", over(|update| update.tally.clip_fraction())),
-            ("all_right", Some(of_groups(signal.all_right))),
-            ("all_wrong", Some(of_groups(signal.all_wrong))),
-            ("kl", over(|update| update.tally.kl()).filter(|_| context.has(REFERENCE_POLICY))),
-            ("teacher_gap", teacher_gap(&groups)),
-            ("moved_kl", steps.iter().filter_map(|step| step.moved_kl).reduce(f64::max)),
-            ("off_policy", Some(of_others as f64 / trajectories.len().max(1) as f64)),
-            ("off_policy_kl", first.and_then(|step| step.moved_kl).filter(|_| of_others > 0)),
-            ("importance", over(|update| update.tally.importance()).filter(|_| weighs)),
-            ("tool_token_loss", over(|update| update.tool_token_loss)),
-            ("demonstration_loss", over(Update::demonstration_loss)),
-            ("max_logprob_gap", max_gap),
-            (
-                "mean_logprob_gap",
-                updates.first().map(|update| update.gap.mean()).filter(|_| max_gap.is_some()),
-            ),
-            ("entropy", first.and_then(|step| step.entropy)),
-            ("tokens", Some(steps.iter().map(|step| step.tokens as f64).sum())),
-            ("tokens_unshared", Some(steps.iter().map(|step| step.tokens_unshared as f64).sum())),
-        ]))
+    /// The groups of each step. One without a gradient is left out: the optimizer must not step on its moments alone.
+    fn minibatches<'g, 'a>(&self, groups: &'g [Vec<Rollout<'a>>], seed: u64) -> Vec<Vec<&'g [Rollout<'a>]>> {
+        let Params { epochs, minibatches: parts, .. } = self.params;
+        minibatches(groups.len(), epochs, parts, seed)
+            .into_iter()
+            .map(|minibatch| minibatch.into_iter().map(|group| groups[group].as_slice()).collect::<Vec<_>>())
+            .filter(|minibatch| minibatch.iter().copied().flatten().any(|rollout| rollout.has_terms))
+            .collect()
     }
 
     /// Takes an optimizer step for each minibatch, from the last checkpoint on, until the policy has moved too far. `rate`: the
@@ -492,32 +396,6 @@ impl StageKind for Grpo {
     }
 }
 
-/// A trajectory in the form its group uses.
-fn attempt<'a>(
-    trajectory: &'a Trajectory,
-    rewards: &BTreeMap<&str, &Reward>,
-    params: &Params,
-) -> Result<ScoredRollout<'a>> {
-    if trajectory.policy == REFERENCE {
-        return Err(GrpoError::NotSampled.into());
-    }
-    check_rows(trajectory)?;
-    check_logprobs(trajectory)?;
-    let is_truncated = trajectory.end().is_some_and(End::is_truncated);
-    let excluded = match step::trained(trajectory) {
-        _ if is_truncated && params.mask_truncated => Some(NoSignal::Truncated),
-        0 => Some(NoSignal::Empty),
-        _ => None,
-    };
-    let reward = rewards.get(trajectory.id.as_str());
-    Ok(ScoredRollout {
-        group: trajectory.group(),
-        reward: reward.map_or(f32::NAN, |reward| reward.reward),
-        correct: reward.and_then(|reward| reward.correct),
-        excluded,
-    })
-}
-
 /// The first right episode of each scenario that fits the policy, if there are demonstrations.
 fn solutions(policy: &ExpectedPolicy, context: &Context) -> Result<Option<BTreeMap<String, Trajectory>>> {
     let Some(episodes) = context.read_optional::<Trajectory>("demonstrations")? else { return Ok(None) };
@@ -531,18 +409,4 @@ fn solutions(policy: &ExpectedPolicy, context: &Context) -> Result<Option<BTreeM
         }
     }
     Ok(Some(solutions))
-}
-
-/// Outcomes of the episodes, for remedies.
-fn episodes(trajectories: &[Trajectory]) -> Episodes {
-    let groups = groups(trajectories.iter().map(Trajectory::group)).into_values().map(|members| {
-        let known = members.into_iter().filter_map(|index| trajectories[index].correct);
-        known.fold((0, 0), |(right, of), correct| (right + u32::from(correct), of + 1))
-    });
-    let ended = |end| trajectories.iter().filter(|trajectory| trajectory.end() == Some(end)).count() as u64;
-    Episodes {
-        conduct: Conduct::of(trajectories),
-        groups: groups.filter(|(_, of)| *of > 0).collect(),
-        truncated: [End::OutOfTurns, End::OutOfTurnTokens, End::OutOfTokens].map(ended),
-    }
 }

@@ -36,11 +36,11 @@ pub struct Rollout<'a> {
 
 /// A sequence of a rollout.
 #[derive(Clone, Copy)]
-pub struct Row<'r, 'a> {
+pub struct RolloutRow<'r, 'a> {
     pub rollout: &'r Rollout<'a>,
     /// Sampled tokens in the rollout's earlier rows.
     pub before: usize,
-    data: data::Row<'a>,
+    data: data::TrainingRow<'a>,
 }
 
 impl<'a> Rollout<'a> {
@@ -97,16 +97,16 @@ impl<'a> Rollout<'a> {
         self.teacher.iter().zip(self.sampled()).map(|(teacher, own)| f64::from(*teacher) - f64::from(own))
     }
 
-    fn rows(&self) -> impl Iterator<Item = Row<'_, 'a>> {
+    fn rows(&self) -> impl Iterator<Item = RolloutRow<'_, 'a>> {
         self.trajectory.rows().scan(0, |before, data| {
-            let row = Row { rollout: self, before: *before, data };
+            let row = RolloutRow { rollout: self, before: *before, data };
             *before += data.sampled.iter().skip(1).filter(|sampled| **sampled).count();
             Some(row)
         })
     }
 }
 
-impl Row<'_, '_> {
+impl RolloutRow<'_, '_> {
     /// Which tokens are predicted: the sampled ones, and where `tool_tokens`, all after the first of them.
     /// What others said before it (the prompt, and earlier turns that an earlier row has) is not. Of a demonstration the
     /// sampled ones alone.
@@ -328,13 +328,17 @@ pub fn update(
 
 /// The rows of every microbatch: groups with terms, split into this many shares, and each share split further
 /// if its tree would exceed the token limit.
-pub fn cut<'r, 'a>(groups: &[&'r [Rollout<'a>]], tokens: usize, shares: usize) -> Vec<Vec<Row<'r, 'a>>> {
-    let with_terms = |group: &&'r [Rollout<'a>]| -> Vec<Row<'r, 'a>> {
+pub fn cut<'r, 'a>(
+    groups: &[&'r [Rollout<'a>]],
+    tokens: usize,
+    shares: usize,
+) -> Vec<Vec<RolloutRow<'r, 'a>>> {
+    let with_terms = |group: &&'r [Rollout<'a>]| -> Vec<RolloutRow<'r, 'a>> {
         group.iter().filter(|rollout| rollout.has_terms).flat_map(Rollout::rows).collect()
     };
-    let groups: Vec<Vec<Row<'r, 'a>>> =
+    let groups: Vec<Vec<RolloutRow<'r, 'a>>> =
         groups.iter().map(with_terms).filter(|rows| !rows.is_empty()).collect();
-    let of_share = |rows: &[Vec<Row<'r, 'a>>]| -> Vec<Vec<Row<'r, 'a>>> {
+    let of_share = |rows: &[Vec<RolloutRow<'r, 'a>>]| -> Vec<Vec<RolloutRow<'r, 'a>>> {
         let sequences: Vec<Vec<&[u32]>> =
             rows.iter().map(|group| group.iter().map(|row| row.data.tokens).collect()).collect();
         let batches = pack(&sequences, tokens).into_iter();
@@ -343,8 +347,8 @@ pub fn cut<'r, 'a>(groups: &[&'r [Rollout<'a>]], tokens: usize, shares: usize) -
     groups.chunks(groups.len().div_ceil(shares).max(1)).flat_map(of_share).collect()
 }
 
-/// The rows as one tree, and per row the targets of its predicted tokens ([`Row::predicted`]).
-pub fn microbatch(rows: &[Row<'_, '_>], tool_tokens: bool) -> (Microbatch, Vec<Vec<usize>>) {
+/// The rows as one tree, and per row the targets of its predicted tokens ([`RolloutRow::predicted`]).
+pub fn microbatch(rows: &[RolloutRow<'_, '_>], tool_tokens: bool) -> (Microbatch, Vec<Vec<usize>>) {
     let pairs: Vec<(&[u32], Cow<'_, [bool]>)> =
         rows.iter().map(|row| (row.data.tokens, row.predicted(tool_tokens))).collect();
     Microbatch::new(&pairs)
@@ -365,11 +369,11 @@ struct Share<'r, 'a> {
     tool: Vec<u32>,
     /// Per target, the rows of demonstrations that have it.
     taught: Vec<Vec<usize>>,
-    rows: &'r [Row<'r, 'a>],
+    rows: &'r [RolloutRow<'r, 'a>],
 }
 
 impl<'r, 'a> Share<'r, 'a> {
-    fn new(rows: &'r [Row<'r, 'a>], params: &Params) -> Self {
+    fn new(rows: &'r [RolloutRow<'r, 'a>], params: &Params) -> Self {
         let tool_tokens = params.tool_token_loss > 0.0;
         let (batch, indices) = microbatch(rows, tool_tokens);
         let mut terms: Vec<Vec<RowTerm>> = batch.targets.iter().map(|_| Vec::new()).collect();
@@ -380,7 +384,7 @@ impl<'r, 'a> Share<'r, 'a> {
                 targets.iter().for_each(|target| taught[*target].push(index));
                 continue;
             }
-            let data::Row { sampled, logprobs, .. } = row.data;
+            let data::TrainingRow { sampled, logprobs, .. } = row.data;
             let predicted = row.predicted(tool_tokens);
             let predicted = predicted.iter().zip(sampled).zip(logprobs).skip(1).filter(|((is, _), _)| **is);
             let mut at = row.before;

@@ -9,7 +9,7 @@ use serde_json::{Value, json};
 
 use super::*;
 use crate::{
-    data::{self, Step},
+    data::{self, REFERENCE, Reward, Step},
     engine::{DeviceSet, Microbatch, score_across},
     hash::Digest,
     model::{Decoder, Init, read_safetensors},
@@ -66,7 +66,7 @@ impl Hall {
                 scenario_id,
                 sample: sample as u32,
                 policy: Digest::of(b"base").to_string(),
-                messages: "[]".into(),
+                messages: Vec::new(),
                 tokens,
                 sampled,
                 logprobs,
@@ -865,7 +865,7 @@ fn solve(hall: &Hall, scenarios: &[usize]) -> Vec<Trajectory> {
             id: format!("r{scenario}"),
             scenario_id: format!("s{scenario}"),
             policy: REFERENCE.into(),
-            messages: "[]".into(),
+            messages: Vec::new(),
             sampled: (0..tokens.len()).map(|at| at >= 11 && at != 13).collect(),
             // No policy sampled it.
             logprobs: vec![f32::NAN; tokens.len()],

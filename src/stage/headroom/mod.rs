@@ -37,6 +37,7 @@ use crate::{
     grpo::{Advice, Headroom, Samples},
     judge::truth,
     store::link_tree,
+    text::percent,
 };
 
 const ROLE: &str = "policies";
@@ -108,9 +109,9 @@ impl HeadroomStage {
         let policy = &policies[place];
 
         let of = |scenario| samples(SEED, context.seed, scenario, 1..=self.params.samples);
-        let attempts: Vec<RolloutSpec<'_>> = sampled.iter().copied().flat_map(of).collect();
+        let rollouts: Vec<RolloutSpec<'_>> = sampled.iter().copied().flat_map(of).collect();
         let all: Vec<Scenario> = sampled.iter().map(|scenario| (*scenario).clone()).collect();
-        let played = play(context, &self.play, policy, &all, &attempts).await?;
+        let played = play(context, &self.play, policy, &all, &rollouts).await?;
         let trajectories: Vec<Trajectory> = played.into_iter().flatten().collect();
         let samples = of_tasks(&trajectories, |id| {
             all.iter().find(|scenario| scenario.id == id).map_or("text", |scenario| &scenario.check)
@@ -153,7 +154,7 @@ impl HeadroomStage {
         let mut said = Vec::new();
         for (place, policy) in policies.iter().enumerate() {
             let success = play_greedily(context, &self.play, policy, tasks).await?;
-            said.push(format!("{} {:.1} %", policy.name, 100.0 * success));
+            said.push(format!("{} {} %", policy.name, percent(success, 1)));
             if best.is_none_or(|(_, before)| success > before || (success == before && is_few)) {
                 best = Some((place, success));
             }
@@ -201,9 +202,9 @@ async fn greedy_outcomes(
     policy: &Input,
     tasks: &[Scenario],
 ) -> Result<Vec<Option<bool>>> {
-    let attempts: Vec<RolloutSpec<'_>> =
+    let rollouts: Vec<RolloutSpec<'_>> =
         tasks.iter().map(|scenario| greedy(scenario, context.seed)).collect();
-    let played = play(context, settings, policy, tasks, &attempts).await?;
+    let played = play(context, settings, policy, tasks, &rollouts).await?;
     Ok(played.into_iter().map(|played| played?.correct).collect())
 }
 
@@ -212,11 +213,11 @@ async fn play(
     settings: &PlaySettings,
     policy: &Input,
     scenarios: &[Scenario],
-    attempts: &[RolloutSpec<'_>],
+    rollouts: &[RolloutSpec<'_>],
 ) -> Result<Vec<Option<Trajectory>>> {
     let tools = &context.input("tools")?.path;
     let mut player = Player::open(context, policy, tools, scenarios, settings.clone()).await?;
-    let played = player.play(context, attempts).await.at(|| format!("policy \"{}\"", policy.name));
+    let played = player.play(context, rollouts).await.at(|| format!("policy \"{}\"", policy.name));
     player.close().await;
     played
 }

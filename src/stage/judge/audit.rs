@@ -20,7 +20,7 @@ const RESAMPLES: usize = 2000;
 pub(super) fn audit(groups: &[AuditedGroup], band: f64, seed: u64) -> Vec<JudgeAudit> {
     let mut rows = Vec::new();
     let tied: Vec<AuditedGroup> = groups.iter().map(|group| group.tied(band)).collect();
-    for kind in JudgeKind::ALL {
+    for kind in JudgeKind::ALL.iter().copied() {
         for (measure, cases) in measures(groups, kind, band) {
             if cases.count() == 0 {
                 continue;
@@ -32,7 +32,7 @@ pub(super) fn audit(groups: &[AuditedGroup], band: f64, seed: u64) -> Vec<JudgeA
         }
         let trust = trust(&tied, of_judge(kind));
         rows.extend(
-            trust.map(|trust| row(kind.name(), "youden", (trust.value, trust.interval), trust.attempts)),
+            trust.map(|trust| row(kind.name(), "youden", (trust.value, trust.interval), trust.rollouts)),
         );
     }
     for flag in Flag::ALL {

@@ -39,7 +39,7 @@ pub(super) enum JudgeStageError {
     #[hint = "write criteria = {{ NAME = \"what is good\" }}, or {{ NAME = {{ about = \"…\", weight = 2 }} }}"]
     Criteria { problem: String },
     #[error("the gates cannot be used: {problem}")]
-    #[hint = "write gates = {{ \"rubric.NAME\" = {{ below = 0.5 }} }}; other names are relative, rubric, command, labels, consensus, empty, hedging, copied and injection"]
+    #[hint = "write gates = {{ \"rubric.NAME\" = {{ below = 0.5 }} }}"]
     Gates { problem: String },
     #[error("`max_cost` is set, but the prices of the judge's tokens are not")]
     #[hint = "set prices = {{ prompt = …, completion = … }} of the stage, in dollars per million tokens"]

@@ -105,7 +105,7 @@ impl Episode {
             id: self.id.clone(),
             scenario_id: "s".into(),
             policy: "p".into(),
-            messages: Value::from(messages).to_string(),
+            messages: serde_json::from_value(messages.into()).unwrap(),
             tokens: vec![1; self.tokens.unwrap_or(50)],
             sampled: vec![true; self.tokens.unwrap_or(50)],
             logprobs: vec![0.0; self.tokens.unwrap_or(50)],

@@ -9,6 +9,7 @@ use super::{
     *,
 };
 use crate::{
+    data::Message,
     model::{Decoder, Init},
     stage::{
         Rows as _,
@@ -200,7 +201,7 @@ async fn a_question_beyond_the_context_leaves_its_group_unjudged() {
     let folder = tempfile::tempdir().unwrap();
     testing::replier(&folder.path().join("model"), &[scored(0.25, 0.75)], 2048);
     let mut groups = episodes(2);
-    let long = json!([{"role": "assistant", "content": "word ".repeat(2000)}]).to_string();
+    let long = vec![Message::assistant("word ".repeat(2000), Vec::new())];
     groups.1[0].messages = long.clone();
     let (context, _) = stage(folder.path(), &groups, json!({}));
     let metrics = testing::run(&context).await.unwrap();
@@ -209,7 +210,7 @@ async fn a_question_beyond_the_context_leaves_its_group_unjudged() {
     assert_eq!(rewards(&context), [r#"s1/2 {"relative":0.25}"#, r#"s1/8 {"relative":0.75}"#]);
 
     groups.1.iter_mut().for_each(|trajectory| trajectory.messages = long.clone());
-    groups.1[1].messages.push(' ');
+    groups.1[1].messages[0].text.push(' ');
     let (context, _) = stage(folder.path(), &groups, json!({}));
     let failure = testing::run(&context).await.unwrap_err();
     assert_eq!(failure.code(), "judge::reply");
@@ -225,6 +226,6 @@ async fn recorded_replies_count_for_their_model_alone() {
     assert_eq!(asked(&context).await, 3.0);
     assert_eq!(rows.finished().unwrap().len(), 3);
     assert_eq!(asked(&context).await, 0.0);
-    context.inputs.get_mut("local_model").unwrap()[0].digest = Digest::of(b"another model");
+    context.inputs.get_mut("local_model").unwrap()[0].digest = crate::hash::Digest::of(b"another model");
     assert_eq!(asked(&context).await, 3.0);
 }

@@ -23,7 +23,7 @@ use std::{
 use futures::StreamExt;
 use parking_lot::Mutex;
 use serde::Deserialize;
-use serde_json::{Map, Value};
+use serde_json::{Map, Value, json};
 
 use super::{
     Context, Metrics, ScoredBy, StageError, StageKind,
@@ -35,21 +35,21 @@ use super::{
     memory::Load,
     metrics,
     preflight::{ExpectedOutput, ExpectedOutputs, Preflight, PreflightContext},
-    scenarios::explored::only_reads,
+    replies::Replies,
     share_right, typed,
 };
 use crate::{
     data::{self, JudgeAudit, Label, Reward, Scenario, Tool, Trajectory},
     engine::Footprint,
-    error::{At, Failure, Interrupted, Result},
-    hash::Digest,
+    error::{Failure, Interrupted, Result},
     judge::{
-        Criterion, JudgeKind, JudgeModel, JudgedTrajectory, Program, Relative, ReplyCache, Rubric, Score,
-        Scores, Scoring, Shaping, consensus, correct, criteria, default_criteria, flags, program_words,
-        rewards, shown_tool, with_ties,
+        Criterion, JudgeKind, JudgeModel, JudgedTrajectory, Program, Relative, Rubric, Score, Scores,
+        Scoring, Shaping, consensus, correct, criteria, default_criteria, flags, program_words, rewards,
+        shown_tool, with_ties,
     },
     llm::{self, Budget, Client, Endpoint, LanguageModel, LlmError, Provider},
     program::find_program,
+    tasks::explored::only_reads,
 };
 use audit::audit;
 use cases::AuditedGroup;
@@ -116,7 +116,7 @@ impl Judge {
 
     /// Whether a score besides ground truth is a part of the reward.
     fn is_judged(&self) -> bool {
-        JudgeKind::ALL.into_iter().any(|kind| self.shaping.weight(kind) > 0.0)
+        JudgeKind::ALL.iter().any(|kind| self.shaping.weight(*kind) > 0.0)
     }
 
     /// Judges with the model that the stage asks for.
@@ -187,8 +187,8 @@ impl Judge {
         }
         let mut judged: BTreeMap<usize, Reward> = BTreeMap::new();
         for (members, scores) in groups.iter().zip(&scores) {
-            let attempts: Vec<JudgedTrajectory<'_>> = members.iter().map(|(_, attempt)| *attempt).collect();
-            let rewards = rewards(&attempts, &self.tied(scores), &self.shaping);
+            let rollouts: Vec<JudgedTrajectory<'_>> = members.iter().map(|(_, rollout)| *rollout).collect();
+            let rewards = rewards(&rollouts, &self.tied(scores), &self.shaping);
             let of_members = members.iter().zip(rewards);
             judged.extend(of_members.filter_map(|((index, _), reward)| Some((*index, reward?))));
         }
@@ -205,9 +205,15 @@ impl Judge {
             ));
         }
         if judges.is_none() {
-            let is_unknown = |(_, attempt): &(usize, JudgedTrajectory<'_>)| correct(attempt).is_none();
-            let is_scored = program.is_some() || votes || labelled.is_some_and(|labelled| labelled > 0);
-            if !is_scored && !groups.is_empty() && groups.iter().flatten().all(is_unknown) {
+            let is_unknown = |(_, rollout): &(usize, JudgedTrajectory<'_>)| correct(rollout).is_none();
+            let is_used = |kind: &JudgeKind| {
+                self.shaping.uses(*kind)
+                    && (*kind != JudgeKind::Labels || labelled.is_some_and(|labelled| labelled > 0))
+            };
+            if !JudgeKind::ALL.iter().any(is_used)
+                && !groups.is_empty()
+                && groups.iter().flatten().all(is_unknown)
+            {
                 return Err(JudgeStageError::NothingToGoBy.into());
             }
             context.observer.advance(groups.len() as u64);
@@ -226,7 +232,7 @@ impl Judge {
     fn trust(&self, groups: &[AuditedGroup], context: &Context) -> Metrics {
         let decides =
             !self.shaping.sees_truth() || groups.iter().flat_map(|group| &group.correct).any(Option::is_none);
-        let weights = JudgeKind::ALL.into_iter().map(|kind| (kind, self.shaping.weight(kind)));
+        let weights = JudgeKind::ALL.iter().map(|kind| (*kind, self.shaping.weight(*kind)));
         let weights: BTreeMap<JudgeKind, f64> = weights.filter(|(_, weight)| *weight > 0.0).collect();
         if !decides || weights.is_empty() {
             return Metrics::new();
@@ -537,7 +543,7 @@ async fn scores_of(
     scores: &mut [GroupScores],
 ) -> Result<()> {
     let episodes: Vec<(JudgedTrajectory<'_>, Option<bool>)> =
-        groups.iter().flatten().map(|(_, attempt)| (*attempt, correct(attempt))).collect();
+        groups.iter().flatten().map(|(_, rollout)| (*rollout, correct(rollout))).collect();
     let judged = tokio::select! {
         biased;
         () = context.cancel.cancelled() => return Err(Interrupted.into()),
@@ -553,8 +559,8 @@ async fn scores_of(
 
 /// Adds what people say to the groups in which they have labelled an episode. Returns the number of labelled episodes.
 fn add_labels(labels: &BTreeMap<String, bool>, groups: &[Group<'_>], scores: &mut [GroupScores]) -> usize {
-    let score = |(_, attempt): &(usize, JudgedTrajectory<'_>)| {
-        let right = labels.get(&attempt.trajectory.id)?;
+    let score = |(_, rollout): &(usize, JudgedTrajectory<'_>)| {
+        let right = labels.get(&rollout.trajectory.id)?;
         Some(Score { score: f64::from(u8::from(*right)), ..Score::default() })
     };
     let mut labelled = 0;
@@ -569,12 +575,12 @@ fn add_labels(labels: &BTreeMap<String, bool>, groups: &[Group<'_>], scores: &mu
     labelled
 }
 
-/// Adds what attempts agree on. Returns the number of groups in which more than half do.
+/// Adds what rollouts agree on. Returns the number of groups in which more than half do.
 fn add_consensus(groups: &[Group<'_>], reads: &dyn Fn(&str) -> bool, scores: &mut [GroupScores]) -> usize {
     let mut agreeing = 0;
     for (members, scores) in groups.iter().zip(scores) {
-        let attempts: Vec<JudgedTrajectory<'_>> = members.iter().map(|(_, attempt)| *attempt).collect();
-        if let Some(found) = consensus(&attempts, reads) {
+        let rollouts: Vec<JudgedTrajectory<'_>> = members.iter().map(|(_, rollout)| *rollout).collect();
+        if let Some(found) = consensus(&rollouts, reads) {
             agreeing += 1;
             scores.insert(JudgeKind::Consensus, found);
         }
@@ -584,12 +590,12 @@ fn add_consensus(groups: &[Group<'_>], reads: &dyn Fn(&str) -> bool, scores: &mu
 
 /// The language models' scores by group.
 async fn ask(context: &Context, judges: &Judges, groups: &[Group<'_>]) -> Result<Vec<GroupScores>> {
-    let memory = Recorded { known: context.rows.finished()?, context };
+    let replies = Replies::of(context)?;
     let (failed, unusable) = (AtomicBool::new(false), Mutex::new(None));
     // Collected, not mapped lazily: the compiler cannot prove that a stream of a borrowing closure is Send.
     let mut asked = Vec::with_capacity(groups.len());
     for members in groups {
-        asked.push(ask_group(context, judges, members, &memory, (&failed, &unusable)));
+        asked.push(ask_group(context, judges, members, &replies, (&failed, &unusable)));
     }
     // As many in flight as the client allows; results come in group order. After a failure, requests in flight
     // are completed, since they are paid for, and no other group is begun.
@@ -616,14 +622,14 @@ async fn ask_group(
     context: &Context,
     judges: &Judges,
     members: &Group<'_>,
-    memory: &Recorded<'_>,
+    replies: &Replies<'_>,
     (failed, unusable): (&AtomicBool, &Mutex<Option<Failure>>),
 ) -> Result<Option<GroupScores>> {
     if failed.load(Ordering::Relaxed) {
         return Ok(None);
     }
-    let attempts: Vec<JudgedTrajectory<'_>> = members.iter().map(|(_, attempt)| *attempt).collect();
-    let scenario = attempts.first().map_or("", |attempt| attempt.scenario.id.as_str());
+    let rollouts: Vec<JudgedTrajectory<'_>> = members.iter().map(|(_, rollout)| *rollout).collect();
+    let scenario = rollouts.first().map_or("", |rollout| rollout.scenario.id.as_str());
     let mut found = GroupScores::new();
     let mut take = |kind: JudgeKind, scores: Result<Scores>| match scores {
         Ok(scores) => {
@@ -641,40 +647,24 @@ async fn ask_group(
         }
     };
     if let Some(relative) = &judges.relative {
-        take(JudgeKind::Relative, relative.judge(&attempts, memory).await)?;
+        take(JudgeKind::Relative, relative.judge(&rollouts, replies).await)?;
     }
     if let Some(rubric) = &judges.rubric {
-        take(JudgeKind::Rubric, rubric.judge(&attempts, memory).await)?;
+        take(JudgeKind::Rubric, rubric.judge(&rollouts, replies).await)?;
     }
     context.observer.advance(1);
     Ok::<_, Failure>(Some(found))
 }
 
-/// Replies in the stage's record of finished rows.
-struct Recorded<'a> {
-    known: BTreeMap<String, Vec<u8>>,
-    context: &'a Context,
-}
-
-impl ReplyCache for Recorded<'_> {
-    fn get(&self, question: &Digest) -> Option<String> {
-        String::from_utf8(self.known.get(&question.to_string())?.clone()).ok()
-    }
-
-    fn put(&self, question: &Digest, reply: &str) -> Result<()> {
-        self.context.rows.record(&question.to_string(), reply.as_bytes()).at(|| "the judge's reply".into())
-    }
-}
-
 fn audited(members: &Group<'_>, scores: GroupScores) -> AuditedGroup {
     let mut group = AuditedGroup { scores, ..AuditedGroup::default() };
-    for (_, attempt) in members {
-        let JudgedTrajectory { scenario, trajectory } = attempt;
-        // What attempts agreed on is no truth that a judge is measured by.
-        let correct = correct(attempt).filter(|_| scenario.voted.is_none());
+    for (_, rollout) in members {
+        let JudgedTrajectory { scenario, trajectory } = rollout;
+        // What rollouts agreed on is no truth that a judge is measured by.
+        let correct = correct(rollout).filter(|_| scenario.voted.is_none());
         group.ids.push(trajectory.id.clone());
         group.correct.push(correct);
-        group.lengths.push(trajectory.messages.len());
+        group.lengths.push(json!(trajectory.messages).to_string().len());
         group.flags.push(flags(scenario, trajectory, correct));
     }
     group

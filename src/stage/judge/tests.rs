@@ -10,6 +10,7 @@ use serde_json::{Value, json};
 
 use super::*;
 use crate::{
+    data::Message,
     stage::{
         Rows,
         testing::{self, context},
@@ -34,7 +35,7 @@ pub fn trajectory(scenario: &str, answer: &str) -> Trajectory {
         id: format!("{scenario}/{answer}"),
         scenario_id: scenario.into(),
         policy: "p".into(),
-        messages: json!([{"role": "assistant", "content": answer}]).to_string(),
+        messages: vec![Message::assistant(answer, Vec::new())],
         tokens: vec![1],
         sampled: vec![false],
         logprobs: vec![0.0],
@@ -407,8 +408,7 @@ async fn a_judge_that_prefers_the_first_place_or_length_is_found_out() {
     for scenario in &scenarios {
         for words in [0, 20] {
             let mut wrong = trajectory(&scenario.id, "4");
-            wrong.messages =
-                json!([{"role": "assistant", "content": format!("4{}", " word".repeat(words))}]).to_string();
+            wrong.messages = vec![Message::assistant(format!("4{}", " word".repeat(words)), Vec::new())];
             wrong.id = format!("{}/{words}", scenario.id);
             trajectories.push(wrong);
         }
@@ -504,7 +504,7 @@ fn looked(scenario: &str, sample: usize, answer: &str) -> Trajectory {
     ]);
     Trajectory {
         id: format!("{scenario}/{sample}"),
-        messages: messages.to_string(),
+        messages: serde_json::from_value(messages).unwrap(),
         ..trajectory(scenario, answer)
     }
 }

@@ -1,4 +1,4 @@
-//! How far what judges reward is right, where the answers are known: Youden's J, the share of right attempts that are rewarded minus
+//! How far what judges reward is right, where the answers are known: Youden's J, the share of right rollouts that are rewarded minus
 //! that of wrong ones. Practice learns only where it is above 0 ("Rate or Fate", PMLR 306, 2026).
 
 use std::collections::BTreeMap;
@@ -34,7 +34,7 @@ pub fn is_trust_lost<'m>(measured: impl Iterator<Item = &'m Metrics>, least: usi
     all.len() >= least.max(1) && mean + above.sqrt() < LEAST
 }
 
-/// J over the attempts of groups whose scores differ. An attempt is rewarded if its score is above the mean of its group, because
+/// J over the rollouts of groups whose scores differ. A rollout is rewarded if its score is above the mean of its group, because
 /// practice makes it likelier.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(super) struct Trust {
@@ -42,7 +42,7 @@ pub(super) struct Trust {
     pub interval: Interval,
     /// Groups with known answers, those of equal scores left out.
     pub tasks: usize,
-    pub attempts: usize,
+    pub rollouts: usize,
 }
 
 impl Trust {
@@ -67,7 +67,7 @@ impl std::fmt::Display for Trust {
     }
 }
 
-/// `None` if no group of differing scores has right attempts, or none has wrong ones.
+/// `None` if no group of differing scores has right rollouts, or none has wrong ones.
 pub(super) fn trust(
     groups: &[AuditedGroup],
     score: impl Fn(&AuditedGroup, usize) -> Option<f64>,
@@ -75,7 +75,7 @@ pub(super) fn trust(
     let [mut right, mut wrong] = <[Cases; 2]>::default();
     let mut tasks = 0;
     for (index, group) in groups.iter().enumerate() {
-        let scores: Vec<Option<f64>> = (0..group.ids.len()).map(|attempt| score(group, attempt)).collect();
+        let scores: Vec<Option<f64>> = (0..group.ids.len()).map(|rollout| score(group, rollout)).collect();
         let known: Vec<f64> = scores.iter().flatten().copied().collect();
         let mean = known.iter().sum::<f64>() / known.len().max(1) as f64;
         let is_rewarded = |score: f64| score > mean + 1e-12;
@@ -92,7 +92,7 @@ pub(super) fn trust(
     if right.count() == 0 || wrong.count() == 0 {
         return None;
     }
-    let attempts = right.count() + wrong.count();
+    let rollouts = right.count() + wrong.count();
     let [right, wrong] = [right, wrong].map(|cases| cases.clusters());
     let (hit, miss) = (right.mean(), wrong.mean());
     let (hits, misses) = (rate_interval(&right), rate_interval(&wrong));
@@ -101,20 +101,20 @@ pub(super) fn trust(
     let below = (hit - hits.low).hypot(misses.high - miss);
     let above = (hits.high - hit).hypot(miss - misses.low);
     let interval = Interval { low: (value - below).max(-1.0), high: (value + above).min(1.0) };
-    Some(Trust { value, interval, tasks, attempts })
+    Some(Trust { value, interval, tasks, rollouts })
 }
 
-/// The score of an attempt that one judge gives.
+/// The score of a rollout that one judge gives.
 pub(super) fn of_judge(kind: JudgeKind) -> impl Fn(&AuditedGroup, usize) -> Option<f64> {
-    move |group, attempt| Some(group.scores.get(&kind)?.scores.get(attempt)?.as_ref()?.score)
+    move |group, rollout| Some(group.scores.get(&kind)?.scores.get(rollout)?.as_ref()?.score)
 }
 
-/// What all judges with a weight give an attempt together. None if one that scored others of the group did not score it.
+/// What all judges with a weight give a rollout together. None if one that scored others of the group did not score it.
 pub(super) fn of_all(weights: &BTreeMap<JudgeKind, f64>) -> impl Fn(&AuditedGroup, usize) -> Option<f64> {
-    move |group, attempt| {
+    move |group, rollout| {
         let mut scored = group.scores.keys().filter(|kind| weights.contains_key(kind)).peekable();
         scored.peek()?;
-        scored.map(|kind| Some(weights[kind] * of_judge(*kind)(group, attempt)?)).sum()
+        scored.map(|kind| Some(weights[kind] * of_judge(*kind)(group, rollout)?)).sum()
     }
 }
 
@@ -123,15 +123,15 @@ mod tests {
     use super::*;
     use crate::judge::{Score, Scores};
 
-    /// Groups of attempts, each right or not with its score.
+    /// Groups of rollouts, each right or not with its score.
     fn groups(all: &[&[(bool, f64)]]) -> Vec<AuditedGroup> {
-        let group = |attempts: &&[(bool, f64)]| AuditedGroup {
-            ids: vec![String::new(); attempts.len()],
-            correct: attempts.iter().map(|(right, _)| Some(*right)).collect(),
+        let group = |rollouts: &&[(bool, f64)]| AuditedGroup {
+            ids: vec![String::new(); rollouts.len()],
+            correct: rollouts.iter().map(|(right, _)| Some(*right)).collect(),
             scores: BTreeMap::from([(
                 JudgeKind::Rubric,
                 Scores {
-                    scores: attempts
+                    scores: rollouts
                         .iter()
                         .map(|(_, score)| Some(Score { score: *score, ..Score::default() }))
                         .collect(),
@@ -153,7 +153,7 @@ mod tests {
         let equal: &[(bool, f64)] = &[(true, 0.5), (false, 0.5)];
         let found = found(&[mixed, equal]).unwrap();
         assert!((found.value - (1.0 / 2.0 - 1.0 / 3.0)).abs() < 1e-12);
-        assert_eq!((found.tasks, found.attempts), (1, 5), "equal scores teach nothing");
+        assert_eq!((found.tasks, found.rollouts), (1, 5), "equal scores teach nothing");
     }
 
     #[test]
@@ -190,14 +190,14 @@ mod tests {
         let mut end = || {
             let mut known: Vec<Metrics> = Vec::new();
             (1..=32).find(|_| {
-                let mut attempt = |index: usize| {
+                let mut rollout = |index: usize| {
                     let is_right = index.is_multiple_of(2);
                     let chance = if is_right { 0.5 + j / 2.0 } else { 0.5 - j / 2.0 };
                     (is_right, f64::from(u8::from(draw() < chance)))
                 };
                 // Ten groups of four with differing scores.
                 let groups: Vec<Vec<(bool, f64)>> =
-                    (0..10).map(|_| (0..4).map(&mut attempt).collect()).collect();
+                    (0..10).map(|_| (0..4).map(&mut rollout).collect()).collect();
                 let groups: Vec<&[(bool, f64)]> = groups.iter().map(Vec::as_slice).collect();
                 known.extend(found(&groups).map(|trust| trust.metrics()));
                 let lost = |last: usize, least: usize| {

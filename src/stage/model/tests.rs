@@ -21,7 +21,7 @@ use super::*;
 use crate::{
     agent::{self, Agent, PromptTokens, Script, Toolbox},
     chat::ToolCall,
-    data::Tool,
+    data::{Message, Tool},
     engine::EngineSpec,
     error::Diagnostic,
     mcp::{McpError, Outcome},
@@ -381,7 +381,7 @@ fn a_tokenizer_that_cannot_do_without_a_tag_stays_as_it_is() {
 /// Answers every call with its arguments.
 struct Echo;
 
-impl agent::Server for Echo {
+impl agent::ToolServer for Echo {
     async fn call(&self, _: &str, arguments: Map<String, Value>) -> Result<Outcome, McpError> {
         Ok(Outcome { text: Value::from(arguments).to_string(), is_error: false })
     }
@@ -441,8 +441,9 @@ async fn a_server_that_re_tokenizes_a_conversation_gives_a_merged_model_the_toke
     assert_eq!(template(merged.path()), template(folder.path()));
     // A template may write the last turn differently, so another message follows.
     let mut messages = episode.history.messages.clone();
-    let id = messages.last().unwrap()["tool_calls"][0]["id"].clone();
-    messages.push(json!({"role": "tool", "tool_call_id": id, "name": "complete_task", "content": "done"}));
+    let id = messages.last().unwrap().calls[0].id.clone();
+    messages.push(Message::result("complete_task", &id, "done"));
+    let messages: Vec<Value> = messages.iter().map(Message::json).collect();
     let tokens = |folder: &Path| {
         let chat = Chat::load(folder).unwrap().with_tools("Be brief.", agent.toolbox.functions()).unwrap();
         let rendered = chat.rendered(&messages).unwrap();

@@ -20,7 +20,7 @@ use crate::{
     agent::result_of,
     answer::COMPLETE_TASK,
     chat::ToolCall,
-    data::{Call, CallError, Replay, Scenario, Trajectory, calls},
+    data::{CallError, Replay, Scenario, Trajectory, calls::calls, paired_calls},
     error::{Diagnostic, Result},
 };
 
@@ -57,7 +57,7 @@ pub struct ReplayStage {
 
 /// A call of an episode, with what the agent saw of its result.
 #[derive(Debug, Clone, PartialEq)]
-pub(super) struct Made {
+pub(super) struct ReplayedCall {
     pub call: ToolCall,
     /// None if there was none.
     pub result: Option<String>,
@@ -77,10 +77,10 @@ impl ReplayStage {
             return Err(ReplayError::NoEpisodes.into());
         }
         // What mcprl refused, or was not answered, is not made again.
-        let sent = |episode| -> Vec<Made> {
+        let sent = |episode| -> Vec<ReplayedCall> {
             made(episode).into_iter().filter(|made| made.reached && made.result.is_some()).collect()
         };
-        let made: Vec<Vec<Made>> = episodes.iter().map(sent).collect();
+        let made: Vec<Vec<ReplayedCall>> = episodes.iter().map(sent).collect();
         let scenarios: Vec<Scenario> =
             episodes.iter().zip(&made).map(|(episode, made)| scenario(episode, made)).collect();
         let tools = &context.input("tools")?.path;
@@ -112,7 +112,7 @@ impl ReplayStage {
     }
 
     /// The row of an episode, whose calls were made again in this one.
-    fn compared(&self, episode: &Trajectory, before: &[Made], now: Option<&Trajectory>) -> Replay {
+    fn compared(&self, episode: &Trajectory, before: &[ReplayedCall], now: Option<&Trajectory>) -> Replay {
         let mut row = Replay {
             trajectory_id: episode.id.clone(),
             scenario_id: episode.scenario_id.clone(),
@@ -121,7 +121,7 @@ impl ReplayStage {
         };
         let Some(now) = now else { return row };
         let again = made(now);
-        let is_same = |before: &Made, now: &Made| match self.params.compare {
+        let is_same = |before: &ReplayedCall, now: &ReplayedCall| match self.params.compare {
             Compare::Results => {
                 let [before, now] = [before, now].map(|made| made.result.as_deref().unwrap_or_default());
                 is_same_text(before, now)
@@ -163,39 +163,25 @@ impl ReplayStage {
 }
 
 /// The calls of an episode, in order, without `complete_task`.
-pub(super) fn made(episode: &Trajectory) -> Vec<Made> {
-    let messages: Vec<Value> = serde_json::from_str(&episode.messages).unwrap_or_default();
-    let turns: Vec<usize> = (0..messages.len()).filter(|at| messages[*at]["role"] == "assistant").collect();
-    let result = |call: &Call| {
-        let results = messages[turns.get(call.turn as usize)? + 1..].iter();
-        let mut results = results.take_while(|message| message["role"] == "tool");
-        results.find(|message| message["tool_call_id"] == call.call_id).map(result_of)
-    };
-    let all = calls::calls(&episode.into(), &BTreeSet::new());
+pub(super) fn made(episode: &Trajectory) -> Vec<ReplayedCall> {
+    let rows = calls(&episode.into(), &BTreeSet::new());
     let own = |error: &String| *error != CallError::Tool.name();
-    let of = |call: Call| Made {
-        result: result(&call).map(str::to_owned),
-        is_error: call.is_error,
-        reached: !call.error.as_ref().is_some_and(own),
-        call: ToolCall {
-            name: call.tool,
-            arguments: call.arguments.and_then(|text| arguments(&text)).unwrap_or_default(),
-        },
-    };
-    all.into_iter().filter(|call| call.tool != COMPLETE_TASK).map(of).collect()
-}
-
-/// Arguments as an object, or as an object in a text.
-fn arguments(text: &str) -> Option<Map<String, Value>> {
-    match serde_json::from_str(text).ok()? {
-        Value::Object(arguments) => Some(arguments),
-        Value::String(text) => serde_json::from_str(&text).ok(),
-        _ => None,
-    }
+    let all = paired_calls(&episode.messages).into_iter().zip(rows);
+    all.filter(|(call, _)| call.tool() != COMPLETE_TASK)
+        .map(|(paired, row)| ReplayedCall {
+            call: ToolCall {
+                name: paired.tool().to_owned(),
+                arguments: paired.written().cloned().unwrap_or_default(),
+            },
+            result: paired.result.map(|result| result_of(result).to_owned()),
+            is_error: row.is_error,
+            reached: !row.error.as_ref().is_some_and(own),
+        })
+        .collect()
 }
 
 /// The calls of an episode as the reference solution of a task.
-fn scenario(episode: &Trajectory, made: &[Made]) -> Scenario {
+fn scenario(episode: &Trajectory, made: &[ReplayedCall]) -> Scenario {
     let calls: Vec<&ToolCall> = made.iter().map(|made| &made.call).collect();
     Scenario {
         id: episode.id.clone(),

@@ -6,7 +6,7 @@ use serde_json::json;
 
 use super::*;
 use crate::{
-    data,
+    data::{self, Message, Role},
     mcp::{self, Session},
     stage::testing::{self, caller, context, sqlite_server},
 };
@@ -70,8 +70,9 @@ impl Bench {
     /// Replaces texts of the first episode's messages.
     fn edit(&self, from: &str, to: &str) {
         let mut episodes = self.episodes();
-        assert!(episodes[0].messages.contains(from), "{}", episodes[0].messages);
-        episodes[0].messages = episodes[0].messages.replace(from, to);
+        let before = json!(episodes[0].messages).to_string();
+        assert!(before.contains(from), "{before}");
+        episodes[0].messages = serde_json::from_str(&before.replace(from, to)).unwrap();
         data::write(&self.path("trajectories.parquet"), &episodes).unwrap();
     }
 }
@@ -120,15 +121,12 @@ async fn a_call_that_no_longer_works_is_another_result_and_too_many_of_them_fail
 async fn what_mcprl_refused_is_not_made_again_and_shifts_no_result() {
     let bench = Bench::new().await;
     let mut episodes = bench.episodes();
-    let mut messages: Vec<Value> = serde_json::from_str(&episodes[0].messages).unwrap();
-    let at = messages.iter().position(|message| message["role"] == "assistant").unwrap();
-    let raw = json!({"role": "assistant", "content": "<tool_call>{\"name\": \"run_qu"});
-    let refused = json!({
-        "role": "tool", "tool_call_id": "x", "name": "", "content": "error: no call can be read", "is_error": true,
-        "error": "unparsable",
-    });
+    let messages = &mut episodes[0].messages;
+    let at = messages.iter().position(|message| message.role == Role::Assistant).unwrap();
+    let raw = Message::assistant("<tool_call>{\"name\": \"run_qu", Vec::new());
+    let mut refused = Message::result("", "x", "error: no call can be read");
+    refused.result.as_mut().unwrap().error = Some(CallError::Unparsable);
     messages.splice(at..at, [raw, refused]);
-    episodes[0].messages = json!(messages).to_string();
     data::write(&bench.path("trajectories.parquet"), &episodes).unwrap();
     // Nor do limits of episodes matter: there are two calls.
     let (metrics, rows, _) = bench.replay(json!({"max_turns": 1, "max_calls": 1})).await.unwrap();

@@ -35,7 +35,7 @@ use rmcp::{
         streamable_http_server::session::local::LocalSessionManager,
     },
 };
-use serde_json::{Map, Value, json};
+use serde_json::{Value, json};
 use tokio::{
     io::{AsyncBufReadExt, AsyncRead, AsyncReadExt, BufReader},
     net::TcpListener,
@@ -47,18 +47,19 @@ use tokio::{
     task::AbortHandle,
 };
 
-use super::{error::PlayError, lazy_sessions::LazySessions, records::RolloutSpec};
+use super::{error::PlayError, records::RolloutSpec};
 use crate::{
-    agent::{Agent, AgentSettings, Episode, History, LostCall, Server},
+    agent::{Agent, AgentSettings, Episode, History, LazySessions, LostCall, ToolServer},
     answer::COMPLETE_TASK,
     chat::{ToolCall, declared},
     child,
-    data::{AnswerSource, End, result_view},
+    data::{AnswerSource, End, Message, paired_calls, result_view},
     engine::Sampling,
     hash::{Digest, Encoder},
     mcp::McpError,
     openai::{
-        Answers, ApiError, CHOICES, ChatRequest, Head, Keep, Model, Rows, Task, random, read_body, respond,
+        Answers, ApiError, CHOICES, ChatRequest, Head, Keep, Model, Rows, SamplingTask, random, read_body,
+        respond,
     },
 };
 
@@ -142,21 +143,21 @@ impl Harness {
     /// If the program cannot be started, or fails before the policy has answered it.
     pub async fn episode(
         &self,
-        attempt: &RolloutSpec<'_>,
+        rollout: &RolloutSpec<'_>,
         server: &LazySessions<'_>,
         agent: &Agent,
     ) -> Result<Episode, PlayError> {
         let (sender, calls) = unbounded_channel();
-        let endpoint = Arc::new(Endpoint::new(self, attempt, agent, sender));
+        let endpoint = Arc::new(Endpoint::new(self, rollout, agent, sender));
         let token = format!("{:016x}{:016x}", random(), random());
         self.episodes.lock().insert(token.clone(), endpoint.clone());
         let _listed = Listed { episodes: &self.episodes, token: &token };
 
-        let mut made = Made::default();
+        let mut made = ProgramCalls::default();
         let ended = tokio::select! {
             biased;
             lost = answer_calls(calls, server, agent, &mut made) => Ended::Lost(lost),
-            ended = self.program(&token, &attempt.scenario.task) => ended?,
+            ended = self.program(&token, &rollout.scenario.task) => ended?,
         };
         let asked = std::mem::take(&mut *endpoint.asked.lock());
         self.record(ended, asked, made)
@@ -200,8 +201,8 @@ impl Harness {
         })
     }
 
-    fn record(&self, ended: Ended, asked: Asked, made: Made) -> Result<Episode, PlayError> {
-        let Asked { rows, turns, is_out_of_turns, is_out_of_tokens, .. } = asked;
+    fn record(&self, ended: Ended, asked: ProgramTurns, made: ProgramCalls) -> Result<Episode, PlayError> {
+        let ProgramTurns { rows, turns, is_out_of_turns, is_out_of_tokens, .. } = asked;
         if turns == 0 && !is_out_of_tokens && matches!(ended, Ended::Answered(_)) {
             let problem = "it ended without asking the policy; the policy is at OPENAI_BASE_URL";
             return Err(self.failed(problem.into()));
@@ -282,17 +283,14 @@ async fn last_lines(source: Option<impl AsyncRead + Unpin>, count: usize) -> Vec
 }
 
 /// Names of the calls in messages that have results.
-fn answered_calls(messages: &[Value]) -> Vec<String> {
-    let calls = messages.iter().filter_map(|message| message["tool_calls"].as_array()).flatten();
-    let is_answered = |call: &&Value| {
-        messages.iter().any(|message| message["role"] == "tool" && message["tool_call_id"] == call["id"])
-    };
-    calls.filter(is_answered).filter_map(|call| Some(call["function"]["name"].as_str()?.to_owned())).collect()
+fn answered_calls(messages: &[Message]) -> Vec<String> {
+    let calls = paired_calls(messages).into_iter().filter(|call| call.result.is_some());
+    calls.map(|call| call.tool().to_owned()).collect()
 }
 
 /// Calls that the program has made.
 #[derive(Default)]
-struct Made {
+struct ProgramCalls {
     /// Names of those that reached the server.
     tools: Vec<String>,
     errors: u32,
@@ -310,7 +308,7 @@ async fn answer_calls(
     mut calls: UnboundedReceiver<Waiting>,
     server: &LazySessions<'_>,
     agent: &Agent,
-    made: &mut Made,
+    made: &mut ProgramCalls,
 ) -> LostCall {
     while let Some(Waiting { call, result }) = calls.recv().await {
         let answered = match answer_call(&call, server, agent, made).await {
@@ -328,7 +326,7 @@ async fn answer_call(
     call: &ToolCall,
     server: &LazySessions<'_>,
     agent: &Agent,
-    made: &mut Made,
+    made: &mut ProgramCalls,
 ) -> Result<(String, bool), McpError> {
     let refused = |why: &str| Ok((format!("error: {why}"), true));
     if made.tools.len() >= agent.settings.max_calls as usize {
@@ -347,7 +345,7 @@ async fn answer_call(
 
 /// What the program has asked the policy.
 #[derive(Default)]
-struct Asked {
+struct ProgramTurns {
     rows: Rows,
     turns: u32,
     /// How often each prompt was sent.
@@ -364,14 +362,14 @@ struct Endpoint {
     seed: u64,
     max_turns: u32,
     max_turn_tokens: usize,
-    asked: Arc<Mutex<Asked>>,
+    asked: Arc<Mutex<ProgramTurns>>,
     tools: StreamableHttpService<Tools, LocalSessionManager>,
 }
 
 impl Endpoint {
     fn new(
         harness: &Harness,
-        attempt: &RolloutSpec<'_>,
+        rollout: &RolloutSpec<'_>,
         agent: &Agent,
         calls: UnboundedSender<Waiting>,
     ) -> Self {
@@ -380,9 +378,9 @@ impl Endpoint {
             StreamableHttpServerConfig::default().with_legacy_session_mode(false).with_json_response(true);
         Self {
             model: harness.model.clone(),
-            fingerprint: format!("mcprl-{}", attempt.seed),
-            sampling: attempt.sampling,
-            seed: attempt.seed,
+            fingerprint: format!("mcprl-{}", rollout.seed),
+            sampling: rollout.sampling,
+            seed: rollout.seed,
             max_turns: harness.settings.max_turns,
             max_turn_tokens: harness.settings.max_turn_tokens,
             asked: Arc::default(),
@@ -425,7 +423,7 @@ impl Endpoint {
         }
         let (is_stream, choices, messages) = (request.stream, request.choices, request.messages.clone());
         let head = Head::new(&request, MODEL.to_owned(), self.fingerprint.clone());
-        let task = Task::prepare(self.model.clone(), request).await.inspect_err(|error| {
+        let task = SamplingTask::prepare(self.model.clone(), request).await.inspect_err(|error| {
             let mut asked = self.asked.lock();
             // The policy was not asked.
             asked.turns -= turns;
@@ -435,7 +433,7 @@ impl Endpoint {
         let task = Box::new(task.sampling(self.sampling, self.seed_of(&prompt), self.max_turn_tokens));
         let asked = self.asked.clone();
         let keep: Keep = Box::new(move |message, tokens| {
-            let messages = messages.iter().cloned().chain([as_recorded(message)]).collect();
+            let messages = messages.iter().cloned().chain([message]).collect();
             asked.lock().rows.add(&prompt, tokens, messages);
         });
         let answers = Answers::Policy { task, choices, keep: Some(keep) };
@@ -473,22 +471,6 @@ fn unguided(mut request: ChatRequest) -> Result<ChatRequest, ApiError> {
     }
     request.strict = false;
     Ok(request)
-}
-
-/// A message of an answer as trajectories have it: arguments as objects, reasoning under one name.
-fn as_recorded(mut message: Value) -> Value {
-    for call in message.get_mut("tool_calls").and_then(Value::as_array_mut).into_iter().flatten() {
-        let arguments =
-            call["function"]["arguments"].as_str().and_then(|text| serde_json::from_str(text).ok());
-        call["function"]["arguments"] = arguments.unwrap_or_else(|| Map::new().into());
-    }
-    if let Some(message) = message.as_object_mut() {
-        message.retain(|name, _| name != "refusal" && name != "reasoning");
-        if message.get("content").is_some_and(Value::is_null) {
-            message.insert("content".into(), "".into());
-        }
-    }
-    message
 }
 
 /// The first part of a path, and what follows it.

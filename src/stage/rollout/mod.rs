@@ -9,7 +9,6 @@
 pub(super) mod choice;
 mod error;
 mod harness;
-mod lazy_sessions;
 mod open_agent;
 pub mod play;
 mod probe;
@@ -18,7 +17,6 @@ pub mod records;
 pub mod reference;
 mod scoreboard;
 pub mod settings;
-mod watch;
 
 #[cfg(test)]
 mod tests;
@@ -256,8 +254,8 @@ impl StageKind for Rollout {
         let order = self.params.draw().order(&scenarios, &rates, self.params.group_size, seed).into_iter();
         let wave: Vec<Share> =
             order.take(self.params.prompts()).map(|index| (index, 0..self.params.group_size)).collect();
-        let attempts = attempts(&self.params, &scenarios, &wave, seed);
-        Some(attempts.iter().map(|attempt| attempt.row(&policy)).collect())
+        let rollouts = rollouts(&self.params, &scenarios, &wave, seed);
+        Some(rollouts.iter().map(|rollout| rollout.row(&policy)).collect())
     }
 
     fn has_shards(&self) -> bool {
@@ -308,9 +306,9 @@ async fn waves(
         if wave.is_empty() {
             break;
         }
-        let attempts = attempts(params, scenarios, &wave, context.seed);
-        context.observer.phase("episodes", (played + attempts.len()) as u64);
-        let mut trajectories = player.play(context, &attempts).await?.into_iter();
+        let rollouts = rollouts(params, scenarios, &wave, context.seed);
+        context.observer.phase("episodes", (played + rollouts.len()) as u64);
+        let mut trajectories = player.play(context, &rollouts).await?.into_iter();
         let mut wave = wave.into_iter().map(|(index, samples)| {
             let trajectories = trajectories.by_ref().take(samples.len()).flatten().collect();
             Group { index, size: samples.end, trajectories }
@@ -329,7 +327,7 @@ async fn waves(
 }
 
 /// The episodes of a wave, group by group.
-fn attempts<'a>(
+fn rollouts<'a>(
     params: &Params,
     scenarios: &'a [Scenario],
     wave: &[Share],

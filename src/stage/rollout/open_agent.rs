@@ -6,14 +6,11 @@ use std::{
     sync::{Arc, atomic::Ordering},
 };
 
-use super::{
-    lazy_sessions::LazySessions,
-    settings::{chat, prepare, prepare_endpoint},
-};
+use super::settings::{chat, prepare, prepare_endpoint};
 use crate::{
     agent::{
-        Agent, AgentSettings, Conversation, EndpointAgent, EndpointConversation, EndpointSampling,
-        PromptTokens, Source,
+        Agent, AgentSettings, Conversation, ConversationSource, EndpointAgent, EndpointConversation,
+        EndpointSampling, LazySessions, PromptTokens,
     },
     data::{self, Tool},
     engine::{Sampler, Sampling, Sequence},
@@ -141,7 +138,7 @@ pub struct EndpointSource<'a> {
     pub sampling: EndpointSampling,
 }
 
-impl<'a> Source for EndpointSource<'a> {
+impl<'a> ConversationSource for EndpointSource<'a> {
     type Prompt = String;
     type Dialogue = EndpointConversation;
     type Server = LazySessions<'a>;
@@ -170,7 +167,7 @@ pub struct AgentSource<'a> {
     pub seed: u64,
 }
 
-impl<'a> Source for AgentSource<'a> {
+impl<'a> ConversationSource for AgentSource<'a> {
     type Prompt = PromptTokens;
     type Dialogue = Conversation<Sequence>;
     type Server = LazySessions<'a>;

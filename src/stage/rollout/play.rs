@@ -1,24 +1,7 @@
-//! Plays many episodes concurrently: one policy, one server, a list of attempts.
+//! Plays many episodes concurrently: one policy, one server, a list of rollouts.
 //!
 //! Each finished episode is recorded, so that a stage that was killed plays only the missing ones. Results
-//! depend only on the attempts, not on concurrency or the order of completion.
-//!
-//! # When the server is lost
-//!
-//! An episode's session is opened by its first call, so a server that is not called is not started. A call
-//! without an answer (`mcp/session.rs` defines an answer) ends its episode, and so does a session that cannot
-//! be opened. Neither says anything about the policy yet: the episode is replayed from the start with
-//! the same seed, up to three times (see [`TRIES`]). Before each round the server must answer a probe on a
-//! new session: its list of tools, and a call that it answered in an earlier episode. The waits between
-//! probes grow.
-//!
-//! | finding | the episode |
-//! |---|---|
-//! | a later try ends differently | is that try |
-//! | all of these: the last try, with nothing else under way, is lost in the same call as an earlier one; the connection broke, or the answer was 502, 503 or 504; sessions leave nothing behind ([`ServerSpec::contains_calls`](crate::mcp::ServerSpec::contains_calls)); the server answers other calls, and the probe before and behind it | ends [`End::ServerDown`]: an outcome of the policy, whose own call fails. It is recorded, and counts as one that failed |
-//! | anything else | is lost: neither recorded nor part of the result, so that no success, mean or advantage counts it. A resumed stage, or one with further rows, plays it |
-//!
-//! If more than `max_lost_share` of the episodes are lost, or all, the stage fails with the first error.
+//! depend only on the rollouts, not on concurrency or the order of completion.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -27,23 +10,22 @@ use std::{
     sync::atomic::Ordering,
 };
 
-use futures::{FutureExt, StreamExt};
+mod retries;
+
+use retries::SessionUse;
 
 use super::{
     error::PlayError,
     harness::Harness,
-    lazy_sessions::{LazySessions, Outage},
-    probe::{FIRST_WAIT, answered_call, probe},
     records::{RolloutSpec, StateResults, known, trajectory},
     reference,
     scoreboard::Scoreboard,
     settings::{Agents, PlaySettings, chat, prepare, prepare_endpoint},
-    watch::{STALL, Watched},
 };
 use crate::{
     agent::{
-        EndpointAgent, EndpointSampling, Episode, LostCall, PromptTokens, Repeats, Script, Toolbox,
-        endpoint_episode, episode,
+        EndpointAgent, EndpointSampling, Episode, LazySessions, LostCall, Outage, PromptTokens, Repeats,
+        STALL, Script, Toolbox, Watched, endpoint_episode, episode,
     },
     chat::ToolCall,
     data::{Checks, End, REFERENCE, Scenario, StateCheck, Trajectory, labelled},
@@ -56,25 +38,13 @@ use crate::{
     model::ModelConfig,
     openai::Model,
     stage::{
-        Context, Input, Shard,
+        Context, Input,
         memory::Load,
         policy::{self, PolicyFolder},
     },
     usage::Usage,
 };
 
-/// How to play a try at an episode.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Try {
-    /// On a pooled session, along with others.
-    Pooled,
-    /// On its own session, which no other episode can take down.
-    OwnSession,
-    /// On its own session while nothing else is played.
-    Alone,
-}
-
-const TRIES: [Try; 4] = [Try::Pooled, Try::Pooled, Try::OwnSession, Try::Alone];
 /// If no episode had room to sample a single token: tokens of the shortest prompt.
 fn shortest_without_room(played: &[Option<Trajectory>]) -> Option<usize> {
     let roomless = |trajectory: &Trajectory| {
@@ -151,37 +121,22 @@ pub struct Player {
     is_recorded: bool,
     /// Ids of scenarios that earlier rollouts have played, for the progress shown.
     drawn: BTreeSet<String>,
+    /// Whose success the progress shows, where several policies play.
+    shown_as: Option<String>,
     /// Episodes so far, and how many were lost.
     episodes: usize,
     lost: usize,
 }
 
-/// An attempt that is not finished.
-struct Missing {
-    index: usize,
-    /// The calls in which the server was lost.
-    calls: Vec<ToolCall>,
-}
-
-/// The number of each attempt's scenario among those that are played.
-fn groups(attempts: &[RolloutSpec<'_>]) -> Vec<usize> {
-    let mut numbers = BTreeMap::new();
-    let number = |attempt: &RolloutSpec<'_>| {
-        let next = numbers.len();
-        *numbers.entry(attempt.scenario.id.clone()).or_insert(next)
-    };
-    attempts.iter().map(number).collect()
-}
-
-/// Outcome of a try.
-enum TryOutcome {
+/// How a rollout ended that was played once.
+enum PlayOutcome {
     Ended(Episode, Option<StateResults>),
     /// The server was lost; if there was a session, in a call.
     Lost {
         cause: McpError,
         call: Option<(ToolCall, Episode)>,
     },
-    /// Other tries found the server down before this one had a session.
+    /// Others found the server down before this one had a session.
     Skipped,
 }
 
@@ -236,7 +191,18 @@ impl Player {
 
     fn new(policy: Digest, actor: Actor, pools: Pools, play: PlaySettings) -> Self {
         let drawn = BTreeSet::new();
-        Self { policy, label: None, actor, pools, play, is_recorded: true, drawn, episodes: 0, lost: 0 }
+        Self {
+            policy,
+            label: None,
+            actor,
+            pools,
+            play,
+            is_recorded: true,
+            drawn,
+            shown_as: None,
+            episodes: 0,
+            lost: 0,
+        }
     }
 
     /// Tokens that an episode may have at most: the setting, or for reference solutions the model's context if that is less.
@@ -308,34 +274,39 @@ impl Player {
         self.drawn = ids;
     }
 
+    /// Names the policy in the progress shown.
+    pub fn set_shown_as(&mut self, name: &str) {
+        self.shown_as = Some(name.to_owned());
+    }
+
     /// What stands for this policy in the ids of reference solutions.
     pub fn reference_policy(policy: &Digest) -> Digest {
         Encoder::new("mcprl reference solutions v1").digest(policy).finish()
     }
 
-    /// Plays the attempts that were not played earlier. Trajectories come back in the attempts' order, `None`
+    /// Plays the rollouts that were not played earlier. Trajectories come back in the rollouts' order, `None`
     /// for one lost to server failures.
     ///
-    /// Advances the observer by one per attempt played.
+    /// Advances the observer by one per rollout played.
     ///
     /// # Errors
     /// If the engine fails, or more of this player's episodes are lost than allowed.
     pub async fn play(
         &mut self,
         context: &Context,
-        attempts: &[RolloutSpec<'_>],
+        rollouts: &[RolloutSpec<'_>],
     ) -> Result<Vec<Option<Trajectory>>> {
         let mut known = match self.is_recorded {
-            true => known(context, &self.policy, attempts)?,
+            true => known(context, &self.policy, rollouts)?,
             false => BTreeMap::new(),
         };
         let drawn = std::mem::take(&mut self.drawn);
         let mut scoreboard = Scoreboard::new(self.actor.sampled_tokens(), &drawn);
         let before = self.actor.usage();
-        let mut played: Vec<Option<Trajectory>> = Vec::with_capacity(attempts.len());
-        for attempt in attempts {
-            let known = known.remove(&attempt.row(&self.policy));
-            let trajectory = known.map(|trajectory| self.judged(trajectory, attempt.scenario));
+        let mut played: Vec<Option<Trajectory>> = Vec::with_capacity(rollouts.len());
+        for rollout in rollouts {
+            let known = known.remove(&rollout.row(&self.policy));
+            let trajectory = known.map(|trajectory| self.judged(trajectory, rollout.scenario));
             if let Some(trajectory) = &trajectory {
                 scoreboard.count(trajectory);
                 context.observer.skip(1);
@@ -343,8 +314,8 @@ impl Player {
             played.push(trajectory);
         }
         drop(known);
-        let mut progress = Progress { context, attempts, played, scoreboard, tool_calls: 0, cause: None };
-        let ended = self.play_missing(&mut progress).await;
+        let mut progress = Progress { context, rollouts, played, scoreboard, tool_calls: 0, cause: None };
+        let ended = retries::play_missing(self, &mut progress).await;
         let Progress { played, tool_calls, cause, .. } = progress;
         self.drawn = drawn;
         context.meter.add(Usage { tool_calls, ..self.actor.usage().since(before) });
@@ -354,7 +325,7 @@ impl Player {
             // What is missing is another's, or played again by the stage itself.
             return Ok(played);
         }
-        self.episodes += attempts.len();
+        self.episodes += rollouts.len();
         self.lost += played.iter().filter(|trajectory| trajectory.is_none()).count();
         if let Some(cause) = cause.filter(|_| self.lost_too_many(self.lost, self.episodes)) {
             return Err(PlayError::ServerLost { lost: self.lost, episodes: self.episodes, cause }.into());
@@ -391,113 +362,6 @@ impl Player {
         lost > 0 && (lost == episodes || lost as f64 / episodes as f64 > self.play.max_lost_share)
     }
 
-    /// Plays what is missing and retries what is lost; what is still missing then is lost.
-    async fn play_missing(&self, progress: &mut Progress<'_>) -> Result<()> {
-        let (context, attempts) = (progress.context, progress.attempts);
-        let missing = (0..attempts.len()).filter(|index| progress.played[*index].is_none());
-        let mut missing: Vec<Missing> = missing.map(|index| Missing { index, calls: Vec::new() }).collect();
-        if let Some(Shard { index, of }) = context.shard {
-            let groups = groups(attempts);
-            missing.retain(|missing| groups[missing.index] % of == index);
-        }
-        let prompts = self.prompts(missing.iter().map(|missing| attempts[missing.index].scenario))?;
-        let (mut lost, all) = (self.lost, self.episodes + attempts.len());
-        for (round, how) in TRIES.into_iter().enumerate() {
-            // Whose call takes the server down is for the stage itself to say, when no other shard plays.
-            if missing.is_empty() || (context.shard.is_some() && how == Try::Alone) {
-                break;
-            }
-            let answered = answered_call(self.actor.toolbox(None), progress.played.iter().flatten());
-            if round > 0 {
-                context.observer.note(&format!(
-                    "lost the server in {} episodes, which are retried{}",
-                    missing.len(),
-                    progress.cause.as_ref().map_or(String::new(), |cause| format!(": {cause}")),
-                ));
-                let wait = FIRST_WAIT * 4_u32.pow(round as u32 - 1);
-                let is_answered = probe(&self.pools, self.actor.toolbox(None), answered.as_ref(), wait);
-                if unless_cancelled(context, is_answered).await?.is_err() {
-                    break;
-                }
-            }
-            let outage = Outage::default();
-            // Collected, not mapped lazily: the compiler cannot prove that a stream of a borrowing closure is
-            // Send.
-            let mut tries = Vec::with_capacity(missing.len());
-            for missing in missing.drain(..) {
-                let attempt = &attempts[missing.index];
-                let tried = self.attempt(how, attempt, &prompts, &outage);
-                tries.push(tried.map(move |tried| (missing, tried)));
-            }
-            let at_once = if how == Try::Alone { 1 } else { self.play.concurrency.max(1) };
-            let mut tries = futures::stream::iter(tries).buffer_unordered(at_once);
-            while let Some((mut again, tried)) = unless_cancelled(context, tries.next()).await? {
-                let (cause, call) = match tried? {
-                    TryOutcome::Ended(episode, state) => {
-                        self.keep(progress, again.index, episode, state)?;
-                        continue;
-                    }
-                    TryOutcome::Skipped => {
-                        missing.push(again);
-                        continue;
-                    }
-                    TryOutcome::Lost { cause, call } => (cause, call),
-                };
-                if how == Try::Alone {
-                    let is_answered =
-                        probe(&self.pools, self.actor.toolbox(None), answered.as_ref(), FIRST_WAIT);
-                    let is_answered = unless_cancelled(context, is_answered).await?.is_ok();
-                    if let Some((call, episode)) = call
-                        && is_answered
-                        && again.calls.contains(&call)
-                        && self.is_own_failure(&call, &episode, &cause, answered.is_some())
-                    {
-                        let id = &attempts[again.index].scenario.id;
-                        context.observer.note(&format!(
-                            "episode of scenario {id}: its call of `{}` fails on every session: {cause}",
-                            call.name
-                        ));
-                        self.keep(progress, again.index, episode, None)?;
-                        continue;
-                    }
-                    lost += 1;
-                    if !is_answered || self.lost_too_many(lost, all) {
-                        return Ok(());
-                    }
-                } else {
-                    if let Some((call, episode)) = call {
-                        progress.tool_calls += episode.history.tools.len() as u64;
-                        again.calls.push(call);
-                    }
-                    missing.push(again);
-                }
-                progress.cause.get_or_insert(cause);
-            }
-        }
-        Ok(())
-    }
-
-    /// Whether a call that failed again on a fresh session is the policy's failure: the server answers others, and what is left
-    /// of earlier tries cannot be the reason.
-    fn is_own_failure(
-        &self,
-        call: &ToolCall,
-        episode: &Episode,
-        cause: &McpError,
-        is_answered_elsewhere: bool,
-    ) -> bool {
-        let toolbox = self.actor.toolbox(None);
-        let pool = |tool: &str| self.pools.route(toolbox.wire_name(tool)).ok().map(|(pool, _)| pool);
-        let Some(own) = pool(&call.name) else { return false };
-        // Of a process of its own, the list of tools is answer enough.
-        let ends_process = own.spec().has_process() && matches!(cause, McpError::Lost { .. });
-        let is_same = |tool: &String| pool(tool).is_some_and(|pool| std::ptr::eq(pool, own));
-        let answers = is_answered_elsewhere || ends_process || episode.history.tools.iter().any(is_same);
-        let is_upstream =
-            matches!(cause, McpError::Lost { .. } | McpError::Refused { status: 502..=504, .. });
-        answers && is_upstream && own.spec().contains_calls()
-    }
-
     /// Records an episode and stores it at its index.
     fn keep(
         &self,
@@ -506,19 +370,21 @@ impl Player {
         episode: Episode,
         state: Option<StateResults>,
     ) -> Result<()> {
-        let (context, attempt) = (progress.context, &progress.attempts[index]);
-        let trajectory = self.judged(trajectory(episode, state, attempt, &self.policy), attempt.scenario);
+        let (context, rollout) = (progress.context, &progress.rollouts[index]);
+        let trajectory = self.judged(trajectory(episode, state, rollout, &self.policy), rollout.scenario);
         progress.tool_calls += u64::from(trajectory.calls);
         // A program that failed is tried again by a stage that is resumed.
         if self.is_recorded
             && trajectory.end() != Some(End::HarnessFailed)
             && let Ok(row) = serde_json::to_vec(&trajectory)
         {
-            context.rows.record(&attempt.row(&self.policy), &row)?;
+            context.rows.record(&rollout.row(&self.policy), &row)?;
         }
         progress.scoreboard.count(&trajectory);
         context.observer.advance(1);
-        context.observer.status(&progress.scoreboard.line(self.actor.sampled_tokens()));
+        context
+            .observer
+            .status(&progress.scoreboard.line(self.actor.sampled_tokens(), self.shown_as.as_deref()));
         progress.played[index] = Some(trajectory);
         Ok(())
     }
@@ -569,36 +435,36 @@ impl Player {
         distinct.into_iter().map(prompt_tokens).collect()
     }
 
-    async fn attempt(
+    async fn play_once(
         &self,
-        how: Try,
-        attempt: &RolloutSpec<'_>,
+        sessions: SessionUse,
+        rollout: &RolloutSpec<'_>,
         prompts: &BTreeMap<&str, PromptTokens>,
         outage: &Outage,
-    ) -> Result<TryOutcome> {
+    ) -> Result<PlayOutcome> {
         if outage.is_known.is_cancelled() {
-            return Ok(TryOutcome::Skipped);
+            return Ok(PlayOutcome::Skipped);
         }
         let server = LazySessions {
             sessions: self.pools.visit(),
-            exclusive: how != Try::Pooled,
+            exclusive: sessions != SessionUse::Pooled,
             outage: Some(outage),
         };
-        let scenario = attempt.scenario;
-        let prompt_tokens = || &prompts[attempt.scenario.id.as_str()];
+        let scenario = rollout.scenario;
+        let prompt_tokens = || &prompts[rollout.scenario.id.as_str()];
         let mut episode = match &self.actor {
             Actor::Harness(harness, agents) => {
-                harness.episode(attempt, &server, agents.of(Some(scenario))).await?
+                harness.episode(rollout, &server, agents.of(Some(scenario))).await?
             }
             Actor::Endpoint(agents) => {
-                let temperature = attempt.sampling.temperature.into();
-                let sampling = EndpointSampling { temperature, seed: Some(attempt.seed) };
+                let temperature = rollout.sampling.temperature.into();
+                let sampling = EndpointSampling { temperature, seed: Some(rollout.seed) };
                 endpoint_episode(agents.of(Some(scenario)), &server, &scenario.task, sampling).await?
             }
             Actor::Policy(sampler, agents) => {
                 let prompt_tokens = prompt_tokens();
                 let pieces = prompt_tokens.pieces.clone();
-                let policy = sampler.open(pieces, attempt.sampling, attempt.seed);
+                let policy = sampler.open(pieces, rollout.sampling, rollout.seed);
                 let usage = sampler.usage();
                 let progress =
                     || usage.computed.load(Ordering::Relaxed) + usage.sampled.load(Ordering::Relaxed);
@@ -613,18 +479,18 @@ impl Player {
             }
         };
         Ok(match episode.lost.take() {
-            None => match self.state(&server, attempt.scenario).await {
-                Ok(state) => TryOutcome::Ended(episode, state),
-                Err(McpError::PoolClosed) => TryOutcome::Skipped,
-                Err(cause) if cause.is_transient() => TryOutcome::Lost { cause, call: None },
+            None => match self.state(&server, rollout.scenario).await {
+                Ok(state) => PlayOutcome::Ended(episode, state),
+                Err(McpError::PoolClosed) => PlayOutcome::Skipped,
+                Err(cause) if cause.is_transient() => PlayOutcome::Lost { cause, call: None },
                 Err(cause) => return Err(cause.into()),
             },
             Some(LostCall { cause, .. }) if cause.is_of_cassette() => return Err(cause.into()),
             Some(LostCall { call, cause }) if server.is_open(self.actor.toolbox(Some(scenario)), &call) => {
-                TryOutcome::Lost { cause, call: Some((call, episode)) }
+                PlayOutcome::Lost { cause, call: Some((call, episode)) }
             }
-            Some(LostCall { cause: McpError::PoolClosed, .. }) => TryOutcome::Skipped,
-            Some(LostCall { cause, .. }) if cause.is_transient() => TryOutcome::Lost { cause, call: None },
+            Some(LostCall { cause: McpError::PoolClosed, .. }) => PlayOutcome::Skipped,
+            Some(LostCall { cause, .. }) if cause.is_transient() => PlayOutcome::Lost { cause, call: None },
             Some(LostCall { cause, .. }) => return Err(cause.into()),
         })
     }
@@ -647,10 +513,10 @@ impl Player {
     }
 }
 
-/// Attempts and their results.
+/// Rollouts and their results.
 struct Progress<'a> {
     context: &'a Context,
-    attempts: &'a [RolloutSpec<'a>],
+    rollouts: &'a [RolloutSpec<'a>],
     played: Vec<Option<Trajectory>>,
     scoreboard: Scoreboard<'a>,
     tool_calls: u64,

@@ -2,9 +2,6 @@
 
 use std::time::Duration;
 
-use serde::Deserialize;
-use serde_json::Value;
-
 use crate::{
     agent::Toolbox,
     chat::ToolCall,
@@ -26,10 +23,8 @@ pub fn answered_call<'t>(
 ) -> Option<ToolCall> {
     let mut called = played.filter(|trajectory| trajectory.calls > 0);
     called.find_map(|trajectory| {
-        let messages: Vec<Value> = serde_json::from_str(&trajectory.messages).ok()?;
-        let calls = messages.iter().filter_map(|message| message["tool_calls"].as_array()).flatten();
-        let mut calls = calls.filter_map(|call| ToolCall::deserialize(&call["function"]).ok());
-        calls.find(|call| toolbox.request(call).is_some())
+        let mut calls = trajectory.messages.iter().flat_map(|message| &message.calls);
+        calls.find_map(|call| Some(call.tool_call()).filter(|call| toolbox.request(call).is_some()))
     })
 }
 

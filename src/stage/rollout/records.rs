@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use serde_json::{Value, json};
+use serde_json::json;
 
 use crate::{
     agent::{Episode, History},
@@ -79,22 +79,22 @@ pub fn of_references(scenarios: &[Scenario]) -> Vec<RolloutSpec<'_>> {
     scenarios.iter().map(of).collect()
 }
 
-/// Attempts played before, by row name: by this stage when interrupted, or for results that differ only in
+/// Rollouts played before, by row name: by this stage when interrupted, or for results that differ only in
 /// which episodes they contain.
 pub fn known(
     context: &Context,
     policy: &Digest,
-    attempts: &[RolloutSpec<'_>],
+    rollouts: &[RolloutSpec<'_>],
 ) -> Result<BTreeMap<String, Trajectory>> {
-    let mut recorded = context.rows.finished()?;
+    let mut recorded = context.finished_rows()?;
     let mut known = BTreeMap::new();
     let mut wanted = BTreeMap::new();
-    for attempt in attempts {
-        let name = attempt.row(policy);
+    for rollout in rollouts {
+        let name = rollout.row(policy);
         // A row that does not parse is played again.
         match recorded.remove(&name).and_then(|row| serde_json::from_slice(&row).ok()) {
-            Some(trajectory) => _ = known.insert(name, as_of(attempt, trajectory)),
-            None => _ = wanted.insert(name, attempt),
+            Some(trajectory) => _ = known.insert(name, as_of(rollout, trajectory)),
+            None => _ = wanted.insert(name, rollout),
         }
     }
     drop(recorded);
@@ -108,10 +108,10 @@ pub fn known(
         let mut rows: BTreeMap<String, Trajectory> =
             rows.into_iter().map(|row| (row.id.clone(), row)).collect();
         for name in &earlier.names {
-            let Some(attempt) = wanted.get(name) else { continue };
-            let Some(trajectory) = rows.remove(&attempt.id(policy)) else { continue };
+            let Some(rollout) = wanted.get(name) else { continue };
+            let Some(trajectory) = rows.remove(&rollout.id(policy)) else { continue };
             context.rows.record(name, b"")?;
-            known.insert(name.clone(), as_of(attempt, trajectory));
+            known.insert(name.clone(), as_of(rollout, trajectory));
             wanted.remove(name);
             taken += 1;
         }
@@ -123,8 +123,8 @@ pub fn known(
 }
 
 /// Updates what depends on the scenario's family and split, which may have changed.
-fn as_of(attempt: &RolloutSpec<'_>, trajectory: Trajectory) -> Trajectory {
-    let Scenario { family, split, .. } = attempt.scenario.clone();
+fn as_of(rollout: &RolloutSpec<'_>, trajectory: Trajectory) -> Trajectory {
+    let Scenario { family, split, .. } = rollout.scenario.clone();
     Trajectory { family, split, ..trajectory }
 }
 
@@ -157,19 +157,19 @@ fn distinct_tokens(trajectories: &[&Trajectory]) -> usize {
 pub fn trajectory(
     episode: Episode,
     state: Option<StateResults>,
-    attempt: &RolloutSpec<'_>,
+    rollout: &RolloutSpec<'_>,
     policy: &Digest,
 ) -> Trajectory {
-    let scenario = attempt.scenario;
+    let scenario = rollout.scenario;
     let Episode { history, end, answer, answer_source, lost: _ } = episode;
     Trajectory {
-        id: attempt.id(policy),
+        id: rollout.id(policy),
         scenario_id: scenario.id.clone(),
         family: scenario.family.clone(),
         split: scenario.split.clone(),
-        sample: attempt.sample,
+        sample: rollout.sample,
         policy: policy.to_string(),
-        seed: attempt.seed,
+        seed: rollout.seed,
         end: end.to_string(),
         answer,
         answer_source: answer_source.map(|source| source.name().to_owned()),
@@ -182,7 +182,7 @@ pub fn trajectory(
 pub fn columns(history: History) -> Trajectory {
     let row_starts: Vec<u32> = history.row_starts.iter().map(|start| *start as u32).collect();
     Trajectory {
-        messages: Value::from(history.messages).to_string(),
+        messages: history.messages,
         tokens: history.tokens,
         sampled: history.sampled,
         logprobs: history.logprobs,

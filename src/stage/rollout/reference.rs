@@ -5,7 +5,7 @@ use serde_json::{Value, json};
 use crate::{
     answer::COMPLETE_TASK,
     chat::ToolCall,
-    data::{CallError, Checks, End, NONE, Scenario, Trajectory, calls},
+    data::{CallError, Checks, End, NONE, PairedCall, Scenario, Trajectory, paired_calls},
 };
 
 /// The answer to a task that is known by what it changes.
@@ -26,12 +26,11 @@ pub fn calls(scenario: &Scenario) -> Option<Vec<ToolCall>> {
 /// Whether the calls led to the answer: mcprl refused none of them, and the last one did not fail, unless the answer is that
 /// there is nothing, or the state decides: what a server refuses fails. Earlier ones may fail, where a task is about errors.
 pub fn holds(trajectory: &Trajectory, scenario: &Scenario) -> bool {
-    let made = calls::calls(&trajectory.into(), &Default::default());
+    let made = paired_calls(&trajectory.messages);
     let [before @ .., _] = made.as_slice() else { return false };
-    let is_tools_own = |error: &str| error == CallError::Tool.name();
     trajectory.end() == Some(End::Completed)
-        && before.iter().filter_map(|call| call.error.as_deref()).all(is_tools_own)
+        && before.iter().filter_map(PairedCall::error).all(|error| error == CallError::Tool)
         && (trajectory.answer.as_deref() == Some(NONE)
             || scenario.check == "none"
-            || before.last().is_none_or(|call| !call.is_error))
+            || before.last().is_none_or(|call| call.error().is_none()))
 }

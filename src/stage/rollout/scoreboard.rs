@@ -2,7 +2,7 @@
 
 use std::{collections::BTreeSet, time::Instant};
 
-use crate::data::Trajectory;
+use crate::{data::Trajectory, text::percent};
 
 /// Counts right answers and sampled tokens.
 pub struct Scoreboard<'a> {
@@ -30,7 +30,7 @@ impl Tally {
 
     /// `61 %`; none without a known outcome.
     fn share(&self) -> Option<String> {
-        (self.known > 0).then(|| format!("{:.0} %", 100.0 * self.right as f64 / self.known as f64))
+        (self.known > 0).then(|| format!("{} %", percent(self.right as f64 / self.known as f64, 0)))
     }
 }
 
@@ -49,8 +49,9 @@ impl<'a> Scoreboard<'a> {
         }
     }
 
-    /// `success 61 % (new 55 %) · 12.3k tokens/s`: new tasks alone where others were drawn before.
-    pub fn line(&self, sampled: u64) -> String {
+    /// `success 61 % (new 55 %) · 12.3k tokens/s`: new tasks alone where others were drawn before. `success of base 61 %` of a policy
+    /// among others.
+    pub fn line(&self, sampled: u64, of: Option<&str>) -> String {
         let rate = (sampled - self.before) as f64 / self.started.elapsed().as_secs_f64().max(1e-3);
         let rate = match sampled - self.before {
             0 => None,
@@ -59,7 +60,8 @@ impl<'a> Scoreboard<'a> {
         };
         let new = self.new.share().filter(|_| !self.drawn.is_empty());
         let new = new.map_or(String::new(), |share| format!(" (new {share})"));
-        let success = self.all.share().map(|share| format!("success {share}{new}"));
+        let of = of.map_or(String::new(), |of| format!(" of {of}"));
+        let success = self.all.share().map(|share| format!("success{of} {share}{new}"));
         success.into_iter().chain(rate).collect::<Vec<_>>().join(" · ")
     }
 }
@@ -77,7 +79,8 @@ mod tests {
                 let (scenario_id, correct) = (id.into(), (id != "c").then_some(correct));
                 scoreboard.count(&Trajectory { scenario_id, correct, ..Trajectory::default() });
             }
-            scoreboard.line(0)
+            assert!(scoreboard.line(0, Some("base")).starts_with("success of base 75 %"));
+            scoreboard.line(0, None)
         };
         assert_eq!(line(&[]), "success 75 %");
         assert_eq!(line(&["a"]), "success 75 % (new 50 %)");

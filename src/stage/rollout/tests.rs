@@ -11,6 +11,7 @@ use serde_json::{Value, json};
 
 use super::*;
 use crate::{
+    data::{Message, Role},
     mcp::{self, Session, State, Transport},
     model::{Decoder, Init, ModelConfig},
     stage::{
@@ -451,13 +452,10 @@ async fn a_call_goes_to_the_server_of_its_tool() {
     let bench = Bench::calling(servers, &calls).await;
     testing::run(&bench.context(json!({"group_size": 12})).0).await.unwrap();
     let played = bench.trajectories();
-    let messages: Vec<Value> = played
-        .iter()
-        .flat_map(|played| serde_json::from_str::<Vec<Value>>(&played.messages).unwrap())
-        .collect();
+    let messages: Vec<&Message> = played.iter().flat_map(|played| &played.messages).collect();
     let answers = |name: &str| -> std::collections::BTreeSet<&str> {
-        let of_tool = messages.iter().filter(|message| message["name"] == name);
-        of_tool.map(crate::agent::result_of).collect()
+        let of_tool = messages.iter().filter(|message| message.tool() == name);
+        of_tool.map(|message| crate::agent::result_of(message)).collect()
     };
     assert!(
         answers("db_list_tables").iter().all(|answer| answer.contains("employees")),
@@ -483,19 +481,17 @@ async fn a_task_about_one_server_offers_the_tools_of_that_server_alone() {
     };
     about("sh");
     testing::run(&bench.context(json!({"group_size": 12})).0).await.unwrap();
-    let results: Vec<Value> = bench
+    let results: Vec<Message> = bench
         .trajectories()
-        .iter()
-        .flat_map(|played| serde_json::from_str::<Vec<Value>>(&played.messages).unwrap())
-        .filter(|message| message["role"] == "tool")
+        .into_iter()
+        .flat_map(|played| played.messages)
+        .filter(|message| message.role == Role::Tool)
         .collect();
-    let of =
-        |name: &str| results.iter().find(|message| message["name"] == name).expect("it was called").clone();
-    assert_eq!(of("sh_t")["content"], "fine");
-    assert_eq!(
-        of("db_list_tables")["content"],
-        "error: no tool named db_list_tables; there is complete_task, sh_t"
-    );
+    let of = |name: &str| {
+        results.iter().find(|message| message.tool() == name).expect("it was called").text.clone()
+    };
+    assert_eq!(of("sh_t"), "fine");
+    assert_eq!(of("db_list_tables"), "error: no tool named db_list_tables; there is complete_task, sh_t");
 
     about("crm");
     let failure = testing::run(&bench.context(json!({"group_size": 12})).0).await.unwrap_err();
@@ -649,10 +645,10 @@ async fn a_policy_whose_own_call_takes_the_server_down_has_failed_and_is_not_pla
         assert_eq!(metrics["lost"], 0.0);
         let trajectories = bench.trajectories();
         let down = trajectories.iter().filter(|episode| episode.end == "server_down");
-        let down: Vec<Value> = down.map(|episode| serde_json::from_str(&episode.messages).unwrap()).collect();
+        let down: Vec<&Vec<Message>> = down.map(|episode| &episode.messages).collect();
         assert!(!down.is_empty() && down.len() < trajectories.len(), "{metrics:?}");
         for messages in down {
-            let last = messages.as_array().unwrap().last().unwrap().to_string();
+            let last = messages.last().unwrap().json().to_string();
             assert!(last.contains("crash"), "{last}");
         }
 
@@ -784,9 +780,7 @@ echo 'some talk'; echo 7; echo
         assert_eq!(rows, Some(2), "the second request continued the first");
         let turns = trajectory.sampled.chunk_by(|one, other| one == other).filter(|run| run[0]).count();
         assert_eq!(turns, 3);
-        let messages: Value = serde_json::from_str(&trajectory.messages).unwrap();
-        let contents: Vec<&str> =
-            messages.as_array().unwrap().iter().filter_map(|message| message["content"].as_str()).collect();
+        let contents: Vec<&str> = trajectory.messages.iter().map(|message| message.text.as_str()).collect();
         assert_eq!(contents[1..], ["Looking.", "What do you see?", "Looking."]);
     }
 }
@@ -828,9 +822,8 @@ async fn a_program_meets_the_limits_of_an_episode() {
     for trajectory in bench.trajectories() {
         assert_eq!((trajectory.end(), trajectory.turns), (Some(End::OutOfTurns), 3));
         assert_eq!(trajectory.row_starts.unwrap_or_default().len() + 1, 1, "the same answer stands once");
-        let messages: Value = serde_json::from_str(&trajectory.messages).unwrap();
-        let call = &messages[1]["tool_calls"][0]["function"];
-        assert_eq!(call["arguments"], json!({"table_name": "employees"}));
+        let call = &trajectory.messages[1].calls[0];
+        assert_eq!(call.arguments_json(), r#"{"table_name":"employees"}"#);
     }
     let calls = r#"ask > /dev/null; for i in 1 2 3; do tool describe_table '{"table_name":"employees"}'; done > /dev/null; tool nothing '{}' | grep -o 'no calls are left'"#;
     testing::run(&bench.context(harness(calls, json!({"max_calls": 2}))).0).await.unwrap();

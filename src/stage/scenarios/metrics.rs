@@ -4,10 +4,11 @@ use std::collections::BTreeSet;
 
 use strum::VariantArray as _;
 
-use super::{admission::Reason, solution::Dropped, sources::SourceOutput};
+use super::sources::SourceOutput;
 use crate::{
     data::{Admission, Scenario, UNSEEN},
     stage::Metrics,
+    tasks::{refusals::Reason, solution::Dropped},
 };
 
 pub fn metrics(made: &SourceOutput) -> Metrics {

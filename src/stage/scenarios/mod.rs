@@ -1,44 +1,15 @@
 //! The `scenarios` stage: training tasks and held-out tasks.
 //!
-//! | source | tasks come from |
-//! |---|---|
-//! | `grounded` | a families file, answered by the live server ([`grounded`]) |
-//! | `file` | a user's file ([`mod@file`]) |
-//! | `explored` | calls of the live server, without a language model ([`explored`]) |
-//! | `llm` | a language model, grounded in sampled results ([`llm`]) |
-//! | `traces` | conversations ([`traces`]) |
-//! | `mix` | several of these |
-//!
-//! A policy's tries can refuse training tasks ([`tries`]). No task is in both outputs. A task of the last four sources counts
-//! after its reference calls have been executed twice ([`admission`]).
+//! [`tasks`](crate::tasks) makes them; here are the parameters, and what each source needs of the stage. A policy's tries can refuse
+//! training tasks ([`tries`]), and attempts can vote on answers ([`votes`]). No task is in both outputs.
 
-pub mod admission;
-mod candidate;
-mod checked;
-mod declaration;
 mod error;
-pub mod explored;
-pub mod families;
-pub mod file;
-pub mod grounded;
-mod harvest;
-mod live;
-mod llm;
 mod metrics;
-mod mix;
 pub(super) mod params;
-mod phrase;
 mod preflight;
-mod results;
-mod runner;
-mod solution;
 mod sources;
-pub mod split;
-mod traces;
 pub(in crate::stage) mod tries;
 pub(in crate::stage) mod votes;
-mod words;
-mod writer;
 
 #[cfg(test)]
 mod source_tests;
@@ -49,10 +20,8 @@ mod tries_tests;
 
 use serde_json::{Map, Value};
 
-pub use self::error::ScenarioError;
-
 use self::{
-    params::{Params, Source},
+    params::{Params, TaskSource},
     tries::{Tries, TryResults},
     votes::Votes,
 };
@@ -70,6 +39,7 @@ use crate::{
     engine::Footprint,
     error::Result,
     mcp::Servers,
+    tasks::{checked, explored, file, split},
 };
 
 /// Fewer tasks in a split than this are reported as few.
@@ -114,9 +84,8 @@ impl Scenarios {
             }
             None => TryResults::default(),
         };
-        let mut dev;
         let before = made.train.len();
-        (made.train, dev) = split::dev(made.train, params.dev, context.seed);
+        let mut dev = split::dev(&mut made.train, &mut made.admission, params.dev, context.seed);
         let left_out = before - made.train.len() - dev.len();
         if left_out > 0 {
             context
@@ -159,14 +128,14 @@ impl Scenarios {
         };
         let Params { source, families, file, traces, .. } = &self.params;
         let path = match source {
-            Source::File => file,
-            Source::Grounded => families,
-            Source::Traces => traces,
-            Source::Explored | Source::Llm | Source::Mix => &None,
+            TaskSource::File => file,
+            TaskSource::Grounded => families,
+            TaskSource::Traces => traces,
+            TaskSource::Explored | TaskSource::Llm | TaskSource::Mix => &None,
         };
         let Some(path) = path.as_deref().map(std::path::Path::display) else { return Vec::new() };
         let Some(heldout) = count("heldout") else {
-            let part = if matches!(source, Source::File) { ", as far as it was checked" } else { "" };
+            let part = if matches!(source, TaskSource::File) { ", as far as it was checked" } else { "" };
             return vec![Requirement::Met(format!("{path} can be read{part}"))];
         };
         let start = count("start").filter(|start| *start > 0);
@@ -202,7 +171,7 @@ impl StageKind for Scenarios {
     fn about_tools(&self, listed: &[Tool], servers: &Servers) -> Vec<Requirement> {
         let Params { values, explore_writes, file, .. } = &self.params;
         let mut found = Vec::new();
-        if let Some(path) = file.as_ref().filter(|_| self.params.uses(Source::File))
+        if let Some(path) = file.as_ref().filter(|_| self.params.uses(TaskSource::File))
             && let Ok((train, heldout)) = file::load(path, self.params.hold_out(0))
         {
             let all: Vec<&Scenario> = train.iter().chain(&heldout).collect();
@@ -243,7 +212,9 @@ impl StageKind for Scenarios {
     }
 
     fn explores(&self) -> bool {
-        self.params.uses(Source::Explored) || self.params.uses(Source::Llm) || self.params.lessons() > 0
+        self.params.uses(TaskSource::Explored)
+            || self.params.uses(TaskSource::Llm)
+            || self.params.lessons() > 0
     }
 
     fn memory(&self, load: &Load<'_>) -> Option<Footprint> {

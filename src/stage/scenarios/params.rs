@@ -5,24 +5,24 @@ use std::{collections::BTreeMap, path::PathBuf};
 use serde::Deserialize;
 use serde_json::{Map, Value};
 
-use super::{
-    error::ScenarioError,
-    explored::{self, Examples, ExploreWrites},
-    file,
-    split::SplitBy,
-};
+use super::error::ScenariosError;
 use crate::{
     data::Scenario,
     stage::{StageError, local_model::LocalSettings, typed},
+    tasks::{
+        explored::{self, Examples, ExploreWrites},
+        file,
+        split::SplitBy,
+    },
 };
 
 #[derive(Debug, Deserialize)]
 pub struct Params {
-    pub source: Source,
+    pub source: TaskSource,
     pub families: Option<PathBuf>,
     pub file: Option<PathBuf>,
     pub traces: Option<PathBuf>,
-    pub mix: Option<BTreeMap<Source, f64>>,
+    pub mix: Option<BTreeMap<TaskSource, f64>>,
     pub tasks: usize,
     /// Of `[agent]`: characters of a result that an agent sees.
     pub result_chars: usize,
@@ -55,7 +55,7 @@ pub struct Params {
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Deserialize)]
 #[serde(rename_all = "lowercase")]
-pub enum Source {
+pub enum TaskSource {
     Grounded,
     File,
     Explored,
@@ -84,7 +84,7 @@ impl Params {
     /// How many tasks with reference solutions exploration adds to `start`.
     pub fn lessons(&self) -> usize {
         // Tasks of other sources have solutions.
-        if self.source == Source::File { self.lessons } else { 0 }
+        if self.source == TaskSource::File { self.lessons } else { 0 }
     }
 
     /// Whether exploration makes the tasks that are trained on, because a file's tasks are all held out. `train`: those of the
@@ -93,13 +93,13 @@ impl Params {
         train.is_empty() && self.lessons() > 0
     }
 
-    pub fn uses(&self, source: Source) -> bool {
+    pub fn uses(&self, source: TaskSource) -> bool {
         self.source == source || self.mix.as_ref().is_some_and(|mix| mix.contains_key(&source))
     }
 
     /// Whether a language model is asked, where one is given.
     pub fn asks(&self) -> bool {
-        self.uses(Source::Llm) || self.reword.is_none_or(|share| share > 0.0)
+        self.uses(TaskSource::Llm) || self.reword.is_none_or(|share| share > 0.0)
     }
 
     /// Whether an endpoint is asked.
@@ -108,35 +108,36 @@ impl Params {
     }
 
     /// The share of the tasks of a source that a language model words anew.
-    pub fn reworded(&self, source: Source, has_model: bool) -> f64 {
+    pub fn reworded(&self, source: TaskSource, has_model: bool) -> f64 {
         // A model has worded its own already.
-        let all = if has_model && matches!(source, Source::Explored | Source::File) { 1.0 } else { 0.0 };
+        let all =
+            if has_model && matches!(source, TaskSource::Explored | TaskSource::File) { 1.0 } else { 0.0 };
         self.reword.unwrap_or(all)
     }
 
     /// Checks that the parameters of the source are given. `has_model`: whether the engine runs the language model.
-    pub fn complete(&self, has_model: bool) -> Result<(), ScenarioError> {
+    pub fn complete(&self, has_model: bool) -> Result<(), ScenariosError> {
         let mut sources = vec![self.source];
-        if self.source == Source::Mix {
-            let no_mix = ScenarioError::NoParam { origin: "mix", param: "mix" };
+        if self.source == TaskSource::Mix {
+            let no_mix = ScenariosError::NoParam { origin: "mix", param: "mix" };
             sources = mixed(self.mix.as_ref().ok_or(no_mix)?)?;
         }
-        if self.split_by == Some(SplitBy::Server) && sources != [Source::File] {
-            return Err(ScenarioError::SplitByServer);
+        if self.split_by == Some(SplitBy::Server) && sources != [TaskSource::File] {
+            return Err(ScenariosError::SplitByServer);
         }
         if self.reword.is_some_and(|share| share > 0.0) {
-            sources.push(Source::Llm);
+            sources.push(TaskSource::Llm);
         }
         let missing = sources.into_iter().find_map(|source| match source {
-            Source::Grounded if self.families.is_none() => Some(("grounded", "families")),
-            Source::File if self.file.is_none() => Some(("file", "file")),
-            Source::Traces if self.traces.is_none() => Some(("traces", "traces")),
-            Source::Llm if has_model => None,
-            Source::Llm if self.base_url.is_none() => Some(("llm", "base_url")),
-            Source::Llm if self.model.is_none() => Some(("llm", "model")),
+            TaskSource::Grounded if self.families.is_none() => Some(("grounded", "families")),
+            TaskSource::File if self.file.is_none() => Some(("file", "file")),
+            TaskSource::Traces if self.traces.is_none() => Some(("traces", "traces")),
+            TaskSource::Llm if has_model => None,
+            TaskSource::Llm if self.base_url.is_none() => Some(("llm", "base_url")),
+            TaskSource::Llm if self.model.is_none() => Some(("llm", "model")),
             _ => None,
         });
-        missing.map_or(Ok(()), |(origin, param)| Err(ScenarioError::NoParam { origin, param }))
+        missing.map_or(Ok(()), |(origin, param)| Err(ScenariosError::NoParam { origin, param }))
     }
 
     pub fn hold_out(&self, seed: u64) -> file::HoldOut {
@@ -162,13 +163,13 @@ impl Params {
 }
 
 /// The sources of a mix.
-fn mixed(mix: &BTreeMap<Source, f64>) -> Result<Vec<Source>, ScenarioError> {
-    let wrong = |problem: String| Err(ScenarioError::Mix { problem });
+fn mixed(mix: &BTreeMap<TaskSource, f64>) -> Result<Vec<TaskSource>, ScenariosError> {
+    let wrong = |problem: String| Err(ScenariosError::Mix { problem });
     if mix.is_empty() {
         return wrong("it is empty".into());
     }
     for (source, weight) in mix {
-        if *source == Source::Mix {
+        if *source == TaskSource::Mix {
             return wrong("a mix cannot contain a mix".into());
         }
         if !weight.is_finite() || *weight <= 0.0 {

@@ -3,12 +3,8 @@
 use std::{io::Read as _, path::Path};
 
 use super::{
-    checked,
-    error::ScenarioError,
-    families::Families,
-    file,
-    params::{Params, Source},
-    split,
+    error::ScenariosError,
+    params::{Params, TaskSource},
     tries::{self, Tries},
     votes::{self, Votes},
 };
@@ -22,6 +18,7 @@ use crate::{
         preflight::{ExpectedOutput, ExpectedScenarios, Preflight, PreflightContext},
         rollout::prompts,
     },
+    tasks::{TaskError, checked, families::Families, file, split},
 };
 
 /// Most bytes of a task file that are checked.
@@ -49,7 +46,7 @@ pub fn preflight(
     preflight.check("min_pass_rate", tries.check());
     match tries.tries {
         0 if context.inputs.contains_key(tries::ROLE) => {
-            preflight.note(tries::ROLE, ScenarioError::NoTries);
+            preflight.note(tries::ROLE, ScenariosError::NoTries);
         }
         0 => {}
         _ if (context.finished)("train").is_some() => {}
@@ -62,26 +59,26 @@ pub fn preflight(
     check_votes(votes, agent, context, &mut preflight);
     preflight.check("source", params.complete(is_local));
     if !is_local && params.asks_endpoint() && params.max_cost.is_some() && context.prices.is_none() {
-        preflight.error("max_cost", ScenarioError::NoPrices);
+        preflight.error("max_cost", ScenariosError::NoPrices);
     }
     match (params.source, &params.families, &params.file) {
         // Its outcome is not predicted, so a finished stage has nothing to report.
-        (Source::Grounded, Some(_), _) if (context.finished)("train").is_some() => {}
-        (Source::Grounded, Some(path), _) => _ = preflight.check("families", Families::load(path)),
-        (Source::File, _, Some(path)) => {
+        (TaskSource::Grounded, Some(_), _) if (context.finished)("train").is_some() => {}
+        (TaskSource::Grounded, Some(path), _) => _ = preflight.check("families", Families::load(path)),
+        (TaskSource::File, _, Some(path)) => {
             let found = preflight.check("file", tasks(path, params.hold_out(context.seed))).flatten();
-            if let Some((train, heldout)) = found {
+            if let Some((mut train, heldout)) = found {
                 check_calls(path, train.iter().chain(&heldout), context, &mut preflight);
                 let held_out = expected(&heldout, train.len());
                 let open = train.iter().filter(|task| !truth::is_known(task)).count();
                 let has_voter = votes.has_voter(context.inputs.contains_key(votes::ROLE));
                 if has_voter && open == 0 && !train.is_empty() {
-                    preflight.note("answers_votes", ScenarioError::NothingOpen);
+                    preflight.note("answers_votes", ScenariosError::NothingOpen);
                 }
                 let is_voted = open > 0 && has_voter;
                 if is_voted && (context.finished)("train").is_none() {
                     let votes = votes.answers_votes;
-                    preflight.remark("answers_votes", ScenarioError::Voting { tasks: open, votes });
+                    preflight.remark("answers_votes", ScenariosError::Voting { tasks: open, votes });
                 }
                 if is_voted && open == train.len() {
                     let voted = preflight.with("train", ExpectedOutput::Voted);
@@ -91,7 +88,7 @@ pub fn preflight(
                     // What attempts agree on, or exploration finds, is not known.
                     return preflight.with("heldout", held_out);
                 }
-                let (train, dev) = split::dev(train, params.dev, context.seed);
+                let dev = split::dev(&mut train, &mut [], params.dev, context.seed);
                 let is_solved = |task: &&Scenario| task.reference.is_some();
                 let start: Vec<Scenario> = train.iter().filter(is_solved).cloned().collect();
                 let preflight = preflight
@@ -120,7 +117,7 @@ fn check_votes(
     let has_policy = context.inputs.contains_key(votes::ROLE);
     if let Some(endpoint) = &votes.answers_endpoint {
         if has_policy {
-            preflight.error("answers_endpoint", ScenarioError::TwoVoters);
+            preflight.error("answers_endpoint", ScenariosError::TwoVoters);
         }
         let key = endpoint.api_key_env.as_deref();
         preflight.check("answers_endpoint", llm::check_address(&endpoint.base_url, key));
@@ -161,8 +158,8 @@ fn expected(scenarios: &[Scenario], others: usize) -> ExpectedOutput {
 }
 
 /// All tasks; none if there are more than are checked.
-fn tasks(path: &Path, hold_out: file::HoldOut) -> Result<Option<file::Tasks>, ScenarioError> {
-    let reading = |source| ScenarioError::Read { path: path.to_owned(), source };
+fn tasks(path: &Path, hold_out: file::HoldOut) -> Result<Option<file::Tasks>, TaskError> {
+    let reading = |source| TaskError::Read { path: path.to_owned(), source };
     let file = std::fs::File::open(path).map_err(reading)?;
     if file.metadata().map_err(reading)?.len() <= CHECKED_BYTES {
         return file::load(path, hold_out).map(Some);

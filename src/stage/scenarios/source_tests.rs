@@ -13,6 +13,7 @@ use crate::{
     data::{self, Admission, Scenario, Tool},
     mcp::{ServerSpec, State, Transport},
     stage::{Rows as _, testing},
+    tasks::{answer_rule, candidate},
 };
 
 struct Output {
@@ -82,7 +83,7 @@ async fn an_unknown_server_is_explored_without_a_model() {
             answer == candidate::NONE
                 || scenario.family.starts_with("no call needed")
                 || scenario.check == "set"
-                || !candidate::states(&scenario.task, answer),
+                || !answer_rule::states(&scenario.task, answer),
             "{} → {answer}",
             scenario.task
         );
@@ -659,6 +660,30 @@ async fn a_mix_takes_of_each_source_by_weight() {
     }
 }
 
+#[tokio::test(flavor = "multi_thread")]
+async fn a_task_that_a_mix_holds_out_stays_admitted_where_another_source_would_train_on_it() {
+    let demo = Demo::start().await;
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("tasks.parquet");
+    let trained = |task: &Scenario| Scenario { split: "train".into(), ..task.clone() };
+    let tasks: Vec<Scenario> = explored_once().await.heldout.iter().map(trained).collect();
+    data::write(&file, &tasks).unwrap();
+    let mut params = explored();
+    params["source"] = "mix".into();
+    params["file"] = json!(file);
+    params["mix"] = json!({"explored": 1, "file": 1});
+    let output = stage(&demo, params).await.unwrap();
+    let admitted = output.admission.iter().filter(|row| row.reason.is_none()).map(|row| row.id.as_str());
+    let mut admitted: Vec<&str> = admitted.collect();
+    admitted.sort_unstable();
+    let tables = output.train.iter().chain(&output.heldout).map(|task| task.id.as_str());
+    let mut tables: Vec<&str> = tables.collect();
+    tables.sort_unstable();
+    assert_eq!(admitted, tables);
+    let is_held = |row: &&Admission| row.reason.as_deref() == Some("held-out");
+    assert!(output.admission.iter().filter(is_held).count() >= tasks.len());
+}
+
 #[test]
 fn tasks_are_read_from_parquet() {
     let folder = tempfile::tempdir().unwrap();
@@ -700,4 +725,30 @@ fn write_columns(path: &Path, columns: &[(&str, &[&str])]) {
     let mut writer = parquet::arrow::ArrowWriter::try_new(file, batch.schema(), None).unwrap();
     writer.write(&batch).unwrap();
     writer.close().unwrap();
+}
+
+/// Records messages to the user.
+#[derive(Default)]
+struct Notes(std::sync::Mutex<Vec<String>>);
+
+impl crate::progress::Observer for Notes {
+    fn note(&self, text: &str) {
+        self.0.lock().unwrap().push(text.to_owned());
+    }
+}
+
+#[tokio::test]
+async fn an_empty_split_is_noted() {
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("tasks.jsonl");
+    for (split, lack) in [("train", "no task is held out"), ("heldout", "no task is left to train on")] {
+        std::fs::write(&file, format!("{{\"task\": \"a\", \"split\": \"{split}\"}}\n")).unwrap();
+        let params = json!({"source": "file", "file": file});
+        let (mut context, _) = testing::context("scenarios", &[], &folder.path().join("out"), params);
+        let notes = std::sync::Arc::new(Notes::default());
+        context.observer = notes.clone();
+        testing::run(&context).await.unwrap();
+        let notes = notes.0.lock().unwrap();
+        assert!(notes[0].contains(lack), "{split}: {notes:?}");
+    }
 }

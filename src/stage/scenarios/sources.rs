@@ -7,22 +7,8 @@ use std::{
 };
 
 use super::{
-    admission::{self, Admitted, Judged, Reason, Refusal, admitted, asked_by, mark_refused, refused},
-    candidate::Candidate,
-    checked,
-    error::ScenarioError,
-    explored::{self, Coverage, Guide},
-    families::Families,
-    file,
-    grounded::{self, Grounded, QuestionCounts},
-    live::Live,
-    llm, mix,
-    params::{Params, Source},
-    runner,
-    solution::Dropped,
-    split::{self, SplitBy},
-    traces,
-    writer::Writer,
+    error::ScenariosError,
+    params::{Params, TaskSource},
 };
 use crate::{
     data::{Admission, Facts, Scenario, Tool, folded},
@@ -32,6 +18,25 @@ use crate::{
     stage::{
         Context, StageError,
         local_model::{self, LocalModel, LocalSettings},
+        replies::Replies,
+    },
+    tasks::{
+        admission,
+        candidate::Candidate,
+        checked,
+        explored::{self, Coverage, Guide},
+        families::Families,
+        file,
+        grounded::{self, Grounded, QuestionCounts},
+        live::Live,
+        llm::{self, ReplyContext},
+        mix,
+        refusals::{Admitted, EXAM, Judged, Reason, admitted_row, hold_out, refused_row},
+        runner,
+        solution::Dropped,
+        split::{self, SplitBy},
+        traces,
+        writer::Writer,
     },
     usage::Usage,
 };
@@ -60,10 +65,12 @@ pub struct SourceOutput {
 /// If a file cannot be read, a server or language model cannot be reached, or no task is admitted.
 pub async fn make(context: &Context, params: &Params, held_out: &Facts) -> Result<SourceOutput> {
     let mut made = match &params.mix {
-        Some(mix) if params.source == Source::Mix => mixed(context, params, mix, held_out).await?,
+        Some(mix) if params.source == TaskSource::Mix => mixed(context, params, mix, held_out).await?,
         _ => of_source(context, params, params.source, held_out).await?,
     };
-    let count = made.hold_out(held_out);
+    made.hold_out(held_out);
+    let is_held = |row: &&Admission| row.reason.as_deref() == Some(Reason::HeldOut.name());
+    let count = made.admission.iter().filter(is_held).count();
     if count > 0 {
         let asks = if count == 1 { "1 task asks" } else { &format!("{count} tasks ask") };
         context
@@ -74,31 +81,12 @@ pub async fn make(context: &Context, params: &Params, held_out: &Facts) -> Resul
 }
 
 impl SourceOutput {
-    /// Leaves out what other tables hold out, and of the training tasks those that ask what a held-out one asks. Returns how many.
-    fn hold_out(&mut self, others: &Facts) -> usize {
-        let mut refused: BTreeMap<String, Refusal> = BTreeMap::new();
-        let mut leave = |tasks: &mut Vec<Scenario>, held_out: &Facts| {
-            if held_out.is_empty() {
-                return;
-            }
-            tasks.retain(|task| match asked_by(held_out, task) {
-                Some(refusal) => {
-                    refused.insert(task.id.clone(), refusal);
-                    false
-                }
-                None => true,
-            });
-        };
-        leave(&mut self.heldout, others);
-        leave(&mut self.train, others);
-        leave(&mut self.train, &Facts::of_exam(&self.heldout));
-        let count = refused.len();
-        for row in self.admission.iter_mut().filter(|row| row.reason.is_none()) {
-            if let Some((reason, detail)) = refused.remove(&row.id) {
-                mark_refused(row, reason, detail);
-            }
-        }
-        count
+    /// Leaves out what other tables hold out, and of the training tasks those that ask what a held-out one asks.
+    fn hold_out(&mut self, others: &Facts) {
+        let Self { train, heldout, admission, .. } = self;
+        hold_out(heldout, admission, others, EXAM);
+        hold_out(train, admission, others, EXAM);
+        hold_out(train, admission, &Facts::of_exam(&*heldout), EXAM);
     }
 }
 
@@ -107,23 +95,23 @@ fn given<'p>(
     path: Option<&'p PathBuf>,
     origin: &'static str,
     param: &'static str,
-) -> Result<&'p PathBuf, ScenarioError> {
-    path.ok_or(ScenarioError::NoParam { origin, param })
+) -> Result<&'p PathBuf, ScenariosError> {
+    path.ok_or(ScenariosError::NoParam { origin, param })
 }
 
 async fn of_source(
     context: &Context,
     params: &Params,
-    source: Source,
+    source: TaskSource,
     held_out: &Facts,
 ) -> Result<SourceOutput> {
     match source {
-        Source::Grounded => from_families(context, params).await,
-        Source::File => from_file(context, params, held_out).await,
-        Source::Explored => from_exploration(context, params, held_out).await,
-        Source::Traces => from_traces(context, params).await,
-        Source::Llm => from_model(context, params).await,
-        Source::Mix => Ok(SourceOutput::default()),
+        TaskSource::Grounded => from_families(context, params).await,
+        TaskSource::File => from_file(context, params, held_out).await,
+        TaskSource::Explored => from_exploration(context, params, held_out).await,
+        TaskSource::Traces => from_traces(context, params).await,
+        TaskSource::Llm => from_model(context, params).await,
+        TaskSource::Mix => Ok(SourceOutput::default()),
     }
 }
 
@@ -147,7 +135,7 @@ async fn from_file(context: &Context, params: &Params, held_out: &Facts) -> Resu
             path.display()
         ));
     }
-    let admission = train.iter().chain(&heldout).map(admitted).collect();
+    let admission = train.iter().chain(&heldout).map(admitted_row).collect();
     let made = SourceOutput { train, heldout, admission, ..SourceOutput::default() };
     if is_explored { trained_by_exploration(context, params, made, held_out).await } else { Ok(made) }
 }
@@ -162,7 +150,8 @@ async fn trained_by_exploration(
     let mut held_out = Facts::of_exam(&made.heldout);
     held_out.extend(others.clone());
     let explored = explore(context, params, params.budget(), &held_out).await?;
-    let added = divided(context, params, Source::File, explored.judged, Some(explored.coverage), 0.0).await?;
+    let added =
+        divided(context, params, TaskSource::File, explored.judged, Some(explored.coverage), 0.0).await?;
     context.observer.note(&format!(
         "all tasks of the file are held out: exploration makes those that are trained on, {}",
         added.train.len()
@@ -198,9 +187,9 @@ async fn from_families(context: &Context, params: &Params) -> Result<SourceOutpu
             Dropped::Ambiguous => Reason::Ambiguous,
             Dropped::Duplicate => Reason::Duplicate,
         };
-        refused(family.clone(), String::new(), reason, &format!("{}: {detail}", why.name()))
+        refused_row(family.clone(), String::new(), reason, &format!("{}: {detail}", why.name()))
     });
-    let admission = made.train.iter().chain(&made.heldout).map(admitted).chain(refused).collect();
+    let admission = made.train.iter().chain(&made.heldout).map(admitted_row).chain(refused).collect();
     let Grounded { train, heldout, dropped, .. } = made;
     Ok(SourceOutput { train, heldout, admission, dropped, ..SourceOutput::default() })
 }
@@ -212,7 +201,7 @@ async fn explore(
     held_out: &Facts,
 ) -> Result<explored::Explored> {
     let tools: Vec<Tool> = context.read("tools")?;
-    let task = explored::Task { held_out: Some(held_out), ..task(context, params, &tools, budget)? };
+    let task = explored::ExploreInputs { held_out: Some(held_out), ..task(context, params, &tools, budget)? };
     let explored = explored::explore(&task).await?;
     context.meter.add(Usage { tool_calls: explored.calls as u64, ..Usage::default() });
     Ok(explored)
@@ -221,7 +210,7 @@ async fn explore(
 async fn from_exploration(context: &Context, params: &Params, held_out: &Facts) -> Result<SourceOutput> {
     let explored = explore(context, params, params.budget(), held_out).await?;
     let (judged, coverage) = (explored.judged, Some(explored.coverage));
-    let made = divided(context, params, Source::Explored, judged, coverage, params.heldout_share).await?;
+    let made = divided(context, params, TaskSource::Explored, judged, coverage, params.heldout_share).await?;
     Ok(SourceOutput { guide: Some(explored.guide), ..made })
 }
 
@@ -243,7 +232,7 @@ pub async fn add_lessons(
     }
     let budget = explored::Budget { tasks: wanted, ..params.budget() };
     let mut explored = explore(context, params, budget, held_out).await?;
-    word(context, params, Source::File, &mut explored.judged).await?;
+    word(context, params, TaskSource::File, &mut explored.judged).await?;
     let known: BTreeSet<String> = train.iter().chain(&*start).map(|task| folded(&task.task)).collect();
     let lessons = explored.judged.admitted.iter().map(Admitted::scenario);
     let before = start.len();
@@ -264,7 +253,7 @@ async fn from_traces(context: &Context, params: &Params) -> Result<SourceOutput>
             Ok(candidate) => candidates.push(candidate),
             Err((reason, detail)) => {
                 let detail = format!("{place}: {detail}");
-                early.push(refused("traces".into(), String::new(), reason, &detail));
+                early.push(refused_row("traces".into(), String::new(), reason, &detail));
             }
         }
     }
@@ -275,18 +264,18 @@ async fn from_traces(context: &Context, params: &Params) -> Result<SourceOutput>
     };
     let guide = sampled.as_ref().map(explored::Sampled::guide);
     let judged = admit(context, params, &tools, candidates, sampled).await?;
-    let made = finish(context, params, Source::Traces, &tools, judged, early).await?;
+    let made = finish(context, params, TaskSource::Traces, &tools, judged, early).await?;
     Ok(SourceOutput { guide, ..made })
 }
 
 /// The client of the endpoint that writes tasks.
 fn client(context: &Context, params: &Params) -> Result<Client> {
-    let missing = |param| ScenarioError::NoParam { origin: "llm", param };
+    let missing = |param| ScenariosError::NoParam { origin: "llm", param };
     let base_url = params.base_url.clone().ok_or(missing("base_url"))?;
     let budget = match (params.max_cost, context.prices) {
         (None, _) => None,
         (Some(dollars), Some(prices)) => Some(Budget { dollars, prices }),
-        (Some(_), None) => return Err(ScenarioError::NoPrices.into()),
+        (Some(_), None) => return Err(ScenariosError::NoPrices.into()),
     };
     Ok(Client::new(Endpoint {
         provider: Provider::of(&base_url),
@@ -318,11 +307,12 @@ impl Model {
         }
     }
 
-    fn model(&self) -> &dyn LanguageModel {
-        match self {
+    fn asking<'a>(&'a self, context: &'a Context, replies: &'a Replies<'_>) -> ReplyContext<'a> {
+        let model: &dyn LanguageModel = match self {
             Self::Endpoint(client) => client,
             Self::Local(local) => local,
-        }
+        };
+        ReplyContext { model, replies, observer: &*context.observer, cancel: &context.cancel }
     }
 
     /// Adds what it used.
@@ -354,18 +344,19 @@ async fn from_model(context: &Context, params: &Params) -> Result<SourceOutput> 
         seed: context.seed,
     };
     let model = Model::open(context, params.local(), params).await?;
-    let written = llm::generate(model.model(), &request, context).await;
+    let replies = Replies::of(context)?;
+    let written = llm::generate(&request, &model.asking(context, &replies)).await;
     model.close(context).await;
     let (mut candidates, mut early) = (Vec::new(), Vec::new());
     for one in written? {
         match one {
             Ok(candidate) => candidates.push(candidate),
-            Err((text, (reason, detail))) => early.push(refused("llm".into(), text, reason, &detail)),
+            Err((text, (reason, detail))) => early.push(refused_row("llm".into(), text, reason, &detail)),
         }
     }
     let guide = Some(sampled.guide());
     let judged = admit(context, params, &tools, candidates, Some(sampled)).await?;
-    let made = finish(context, params, Source::Llm, &tools, judged, early).await?;
+    let made = finish(context, params, TaskSource::Llm, &tools, judged, early).await?;
     Ok(SourceOutput { guide, ..made })
 }
 
@@ -374,10 +365,10 @@ fn task<'a>(
     params: &'a Params,
     tools: &'a [Tool],
     budget: explored::Budget,
-) -> Result<explored::Task<'a>> {
+) -> Result<explored::ExploreInputs<'a>> {
     params.values.check(tools)?;
     params.explore_writes.check(tools)?;
-    Ok(explored::Task {
+    Ok(explored::ExploreInputs {
         servers: servers(context)?,
         tools,
         examples: &params.values,
@@ -442,7 +433,7 @@ async fn admit(
 async fn finish(
     context: &Context,
     params: &Params,
-    source: Source,
+    source: TaskSource,
     tools: &[Tool],
     mut judged: Judged,
     early: Vec<Admission>,
@@ -454,7 +445,7 @@ async fn finish(
 }
 
 /// Words admitted tasks anew, where there is a language model.
-async fn word(context: &Context, params: &Params, source: Source, judged: &mut Judged) -> Result<()> {
+async fn word(context: &Context, params: &Params, source: TaskSource, judged: &mut Judged) -> Result<()> {
     let has_model = local_model::is_given(context) || params.base_url.is_some();
     let share = params.reworded(source, has_model);
     if judged.admitted.is_empty() || share == 0.0 {
@@ -464,7 +455,10 @@ async fn word(context: &Context, params: &Params, source: Source, judged: &mut J
     let local = params.local();
     let local = LocalSettings { max_tokens: local.max_tokens.min(WORDING_TOKENS), ..local };
     let model = Model::open(context, local, params).await?;
-    let worded = Writer { model: model.model(), tools: &tools }.word(judged, share, context).await;
+    let replies = Replies::of(context)?;
+    let asking = model.asking(context, &replies);
+    let writer = Writer { asking: &asking, prompt: context.text("write"), tools: &tools, seed: context.seed };
+    let worded = writer.word(judged, share).await;
     model.close(context).await;
     worded
 }
@@ -473,7 +467,7 @@ async fn word(context: &Context, params: &Params, source: Source, judged: &mut J
 async fn divided(
     context: &Context,
     params: &Params,
-    source: Source,
+    source: TaskSource,
     mut judged: Judged,
     coverage: Option<Coverage>,
     share: f64,
@@ -483,15 +477,10 @@ async fn divided(
         let account: BTreeSet<String> = details.take(50).collect();
         let account: Vec<String> = account.into_iter().take(5).collect();
         let account = if account.is_empty() { "there was none".into() } else { account.join("; ") };
-        return Err(ScenarioError::NothingAdmitted { account, limit: judged.limit }.into());
+        return Err(ScenariosError::NothingAdmitted { account, limit: judged.limit }.into());
     }
     word(context, params, source, &mut judged).await?;
-    let tasks = judged.admitted.iter().map(|admitted| split::Marked {
-        scenario: admitted.scenario(),
-        phrasing: admitted.candidate.phrasing.clone(),
-        thing: admitted.candidate.thing(),
-    });
-    let mut tasks: Vec<split::Marked> = tasks.collect();
+    let mut tasks: Vec<split::Marked> = judged.admitted.iter().map(split::Marked::of).collect();
     split::drop_common(&mut tasks);
     let by = params.split_by.unwrap_or(SplitBy::Entity);
     let (train, heldout) = split::divide(tasks, by, share, context.seed);
@@ -502,33 +491,38 @@ async fn divided(
 async fn mixed(
     context: &Context,
     params: &Params,
-    mix: &BTreeMap<Source, f64>,
+    mix: &BTreeMap<TaskSource, f64>,
     held_out: &Facts,
 ) -> Result<SourceOutput> {
     let mut all = SourceOutput::default();
     let mut parts = Vec::new();
     for (source, weight) in mix {
         let made = of_source(context, params, *source, held_out).await?;
-        all.admission.extend(made.admission);
         for (why, count) in made.dropped {
             *all.dropped.entry(why).or_default() += count;
         }
         all.coverage = made.coverage.or(all.coverage);
         all.guide = all.guide.or(made.guide);
-        parts.push((*weight, made.train, made.heldout));
+        parts.push((*weight, made.train, made.heldout, made.admission));
     }
-    // Before the draw, so that other tasks take their place.
-    let held = Facts::of_exam(parts.iter().flat_map(|(_, _, heldout)| heldout));
-    for (_, train, heldout) in &mut parts {
-        heldout.retain(|task| !held_out.has(task));
-        train.retain(|task| !held.has(task) && !held_out.has(task));
+    // Before the draw, so that other tasks take their place. Another source may have a task of the same id.
+    for (_, _, heldout, rows) in &mut parts {
+        hold_out(heldout, rows, held_out, EXAM);
     }
-    let (train, heldout): (Vec<_>, Vec<_>) =
-        parts.into_iter().map(|(weight, train, heldout)| ((weight, train), (weight, heldout))).unzip();
+    let mut held = Facts::of_exam(parts.iter().flat_map(|(_, _, heldout, _)| heldout));
+    held.extend(held_out.clone());
+    let (mut train, mut heldout) = (Vec::new(), Vec::new());
+    for (weight, mut tasks, exam, mut rows) in parts {
+        hold_out(&mut tasks, &mut rows, &held, EXAM);
+        train.push((weight, tasks));
+        heldout.push((weight, exam));
+        all.admission.extend(rows);
+    }
     all.train = mix::draw(train, context.seed);
     all.heldout = mix::draw(heldout, context.seed);
     // As after exploration, the table has no row of a task that was not drawn.
-    let drawn: BTreeSet<&str> = all.train.iter().chain(&all.heldout).map(|task| task.id.as_str()).collect();
-    all.admission.retain(|row| row.reason.is_some() || drawn.contains(row.id.as_str()));
+    let drawn = all.train.iter().chain(&all.heldout);
+    let mut drawn: BTreeSet<&str> = drawn.map(|task| task.id.as_str()).collect();
+    all.admission.retain(|row| row.reason.is_some() || drawn.remove(row.id.as_str()));
     Ok(all)
 }

@@ -7,14 +7,7 @@ use std::{
 
 use serde_json::json;
 
-use super::{
-    families::Families,
-    grounded::{Grounded, QuestionCounts},
-    live::Live,
-    metrics::words,
-    phrase::Binding,
-    *,
-};
+use super::{metrics::words, *};
 use crate::{
     chat::ToolCall,
     data::{self, Scenario, Tool},
@@ -22,6 +15,12 @@ use crate::{
     mcp::{ServerSpec, Session, State, Transport},
     progress::NoProgress,
     stage::testing,
+    tasks::{
+        families::Families,
+        grounded::{self, Grounded, QuestionCounts},
+        live::Live,
+        phrase::Binding,
+    },
 };
 
 /// The demo server over local HTTP, its tools, and a client.

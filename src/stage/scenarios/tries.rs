@@ -6,7 +6,7 @@ use std::collections::BTreeMap;
 
 use serde::Deserialize;
 
-use super::{Context, Metrics, ScenarioError, admission::Reason};
+use super::{Context, Metrics, error::ScenariosError};
 use crate::{
     agent::AgentSettings,
     data::{Admission, PassRate, Scenario, Sparse},
@@ -17,6 +17,7 @@ use crate::{
         records::{RolloutSpec, samples},
         settings::PlaySettings,
     },
+    tasks::refusals::{Reason, Refusal, refuse},
 };
 
 /// The input with the policy.
@@ -63,18 +64,19 @@ impl Tries {
     }
 
     /// Checks that some pass rate is kept.
-    pub fn check(&self) -> Result<(), ScenarioError> {
+    pub fn check(&self) -> Result<(), ScenariosError> {
         let Self { tries, min_pass_rate: min, max_pass_rate: max, .. } = *self;
-        if tries > 0 && min >= max { Err(ScenarioError::PassRates { min, max }) } else { Ok(()) }
+        if tries > 0 && min >= max { Err(ScenariosError::PassRates { min, max }) } else { Ok(()) }
     }
 
-    /// Why a task with this pass rate is refused.
-    fn objection(&self, rate: f64) -> Option<Reason> {
-        match rate {
-            rate if rate >= self.max_pass_rate => Some(Reason::TooEasy),
-            rate if rate < self.min_pass_rate => Some(Reason::TooHard),
-            _ => None,
-        }
+    /// Why a task with these outcomes is refused.
+    fn objection(&self, outcomes: Outcomes) -> Option<Refusal> {
+        let reason = match outcomes.rate()? {
+            rate if rate >= self.max_pass_rate => Reason::TooEasy,
+            rate if rate < self.min_pass_rate => Reason::TooHard,
+            _ => return None,
+        };
+        Some((reason, format!("{} of {} tries solve it", outcomes.right, outcomes.known)))
     }
 
     /// Plays the training tasks with a known answer, and removes those that are too easy or too hard. Others are kept.
@@ -92,37 +94,31 @@ impl Tries {
         if tasks.is_empty() || self.tries == 0 {
             return Ok(TryResults::default());
         }
-        let attempts: Vec<RolloutSpec<'_>> = tasks
+        let rollouts: Vec<RolloutSpec<'_>> = tasks
             .iter()
             .flat_map(|task| samples("mcprl try seed v1", context.seed, task, 0..self.tries))
             .collect();
-        context.observer.phase("tries", attempts.len() as u64);
+        context.observer.phase("tries", rollouts.len() as u64);
         let (policy, tools) = (context.input(ROLE)?, &context.input("tools")?.path);
         let mut player = Player::open(context, policy, tools, &tasks, play).await?;
-        let played = player.play(context, &attempts).await;
+        let played = player.play(context, &rollouts).await;
         player.close().await;
         let mut outcomes: BTreeMap<&str, Outcomes> = BTreeMap::new();
-        for (attempt, played) in attempts.iter().zip(played?) {
+        for (rollout, played) in rollouts.iter().zip(played?) {
             let Some(right) = played.and_then(|trajectory| trajectory.correct) else { continue };
-            let outcomes = outcomes.entry(attempt.scenario.id.as_str()).or_default();
+            let outcomes = outcomes.entry(rollout.scenario.id.as_str()).or_default();
             outcomes.known += 1;
             outcomes.right += u32::from(right);
         }
         let of = |id: &str| outcomes.get(id).copied().unwrap_or_default();
         for row in admission.iter_mut().filter(|row| row.reason.is_none()) {
-            let Outcomes { known, right } = of(&row.id);
             let Some(rate) = of(&row.id).rate() else { continue };
-            (row.tries, row.pass_rate) = (Some(Sparse(known)), Some(Sparse(rate)));
-            if let Some(reason) = self.objection(rate) {
-                row.verdict = "refused".into();
-                row.reason = Some(reason.name().into());
-                row.detail = Some(format!("{right} of {known} tries solve it"));
-            }
+            (row.tries, row.pass_rate) = (Some(Sparse(of(&row.id).known)), Some(Sparse(rate)));
         }
         let all = train.len();
-        train.retain(|task| of(&task.id).rate().and_then(|rate| self.objection(rate)).is_none());
+        refuse(train, admission, |task| task.id.clone(), |task| self.objection(of(&task.id)));
         if train.is_empty() {
-            return Err(ScenarioError::NothingLeft { tasks: all }.into());
+            return Err(ScenariosError::NothingLeft { tasks: all }.into());
         }
         let kept = |task: &Scenario| {
             let Outcomes { known, right } = of(&task.id);

@@ -1,4 +1,4 @@
-//! Answers by vote: several attempts at a training task whose answer nobody knows, and what enough of them agree on as its answer.
+//! Answers by vote: several rollouts at a training task whose answer nobody knows, and what enough of them agree on as its answer.
 //!
 //! Held-out tasks get none: an exam would measure agreement.
 
@@ -6,7 +6,7 @@ use std::collections::BTreeMap;
 
 use serde::Deserialize;
 
-use super::{Context, Metrics, ScenarioError, admission::Reason, explored::only_reads};
+use super::{Context, Metrics, error::ScenariosError};
 use crate::{
     data::{self, Admission, Checks, Json, Scenario, Sparse, Tool, Trajectory},
     error::{At, Result},
@@ -19,12 +19,16 @@ use crate::{
             settings::PlaySettings,
         },
     },
+    tasks::{
+        explored::only_reads,
+        refusals::{Reason, refuse},
+    },
 };
 
 /// The input with the policy that votes.
 pub const ROLE: &str = "answers_from";
 
-/// Of four attempts at a task, those that have to agree.
+/// Of four rollouts at a task, those that have to agree.
 const AGREEING: usize = 3;
 
 /// Who votes, and how often.
@@ -39,7 +43,7 @@ impl Votes {
         has_policy || self.answers_endpoint.is_some()
     }
 
-    /// Gives the training tasks without a known answer the one that at least three quarters of the attempts agree on. The others
+    /// Gives the training tasks without a known answer the one that at least three quarters of the rollouts agree on. The others
     /// are removed.
     ///
     /// # Errors
@@ -56,21 +60,21 @@ impl Votes {
             context.observer.note("every training task has an answer, so none is voted on");
             return Ok(Metrics::new());
         }
-        let attempts: Vec<RolloutSpec<'_>> = open
+        let rollouts: Vec<RolloutSpec<'_>> = open
             .iter()
             .flat_map(|task| samples("mcprl vote seed v1", context.seed, task, 0..self.answers_votes))
             .collect();
-        context.observer.phase("votes", attempts.len() as u64);
+        context.observer.phase("votes", rollouts.len() as u64);
         let tools = &context.input("tools")?.path;
         let mut player = match &self.answers_endpoint {
-            Some(_) if context.has(ROLE) => return Err(ScenarioError::TwoVoters.into()),
+            Some(_) if context.has(ROLE) => return Err(ScenariosError::TwoVoters.into()),
             Some(endpoint) => {
                 let client = endpoint.client().at(|| "answers_endpoint".to_owned())?;
                 Player::of_endpoint(context, (endpoint.digest(""), client), tools, (&open, ""), play)?
             }
             None => Player::open(context, context.input(ROLE)?, tools, &open, play).await?,
         };
-        let played = player.play(context, &attempts).await;
+        let played = player.play(context, &rollouts).await;
         player.close().await;
         let played: Vec<Option<Trajectory>> = played?;
         let reads = only_reads(&data::read::<Tool>(tools)?);
@@ -86,16 +90,12 @@ impl Votes {
             let label = winner.and_then(|winner| voted(task, group[winner].trajectory, &group));
             labels.insert(&task.id, label);
         }
-        let is_refused = |id: &str| labels.get(id).is_some_and(Option::is_none);
-        for row in admission.iter_mut().filter(|row| is_refused(&row.id)) {
-            row.verdict = "refused".into();
-            row.reason = Some(Reason::Disagreed.name().into());
-            row.detail = Some(format!("fewer than three quarters of {votes} attempts agree"));
-        }
+        let refusal = || (Reason::Disagreed, format!("fewer than three quarters of {votes} attempts agree"));
+        let is_refused = |task: &Scenario| labels.get(&*task.id).is_some_and(Option::is_none);
         let all = train.len();
-        train.retain(|task| !is_refused(&task.id));
+        refuse(train, admission, |task| task.id.clone(), |task| is_refused(task).then(refusal));
         if train.is_empty() {
-            return Err(ScenarioError::NoAgreement { tasks: all, votes: self.answers_votes }.into());
+            return Err(ScenariosError::NoAgreement { tasks: all, votes: self.answers_votes }.into());
         }
         let labelled = labels.values().flatten().count();
         for task in train.iter_mut() {
@@ -111,7 +111,7 @@ impl Votes {
     }
 }
 
-/// The task with what this attempt came to as its known answer, or as the state that it should leave.
+/// The task with what this rollout came to as its known answer, or as the state that it should leave.
 fn voted(task: &Scenario, winner: &Trajectory, group: &[JudgedTrajectory<'_>]) -> Option<Scenario> {
     let mut task = Scenario { voted: Some(Sparse(true)), ..task.clone() };
     let checks = task.checks.as_ref().and_then(|checks| Checks::parse(&checks.0).ok());
@@ -125,10 +125,10 @@ fn voted(task: &Scenario, winner: &Trajectory, group: &[JudgedTrajectory<'_>]) -
         }
         None => {
             let answer = winner.answer.clone()?;
-            // Attempts that agree in another order say that the order does not count.
+            // Rollouts that agree in another order say that the order does not count.
             let is_set = group
                 .iter()
-                .filter_map(|attempt| attempt.trajectory.answer.as_deref())
+                .filter_map(|rollout| rollout.trajectory.answer.as_deref())
                 .any(|other| truth::agree(&answer, other) && !truth::same_answer("text")(&answer, other));
             task.check = if truth::is_number(&answer) {
                 "number"

@@ -40,7 +40,7 @@ fn episode(index: usize) -> Trajectory {
         id: format!("t{index:02}"),
         scenario_id: format!("s{index}"),
         policy: data::REFERENCE.into(),
-        messages: "[]".into(),
+        messages: Vec::new(),
         logprobs: vec![0.0; tokens.len()],
         tokens,
         sampled,

@@ -1,15 +1,15 @@
 //! A trace as an episode.
 
-use serde_json::{Value, json};
+use serde_json::Value;
 
 use super::{Prompt, Reasoning, Traces};
 use crate::{
     agent::{History, Toolbox, answer_of},
     answer::COMPLETE_TASK,
     chat::{Chat, ToolCall},
-    data::{AnswerSource, result_view},
+    data::{AnswerSource, Message, MessageCall, Role, result_view},
     openai::Rows,
-    traces::Trace,
+    recorded::Trace,
 };
 
 /// Writes episodes in the form of a policy.
@@ -46,24 +46,23 @@ impl Writer<'_> {
         without_nulls(&mut messages, &functions, &mut repairs);
         self.cut_results(&mut messages, &mut repairs);
         if self.settings.reasoning == Reasoning::Drop {
-            messages.iter_mut().filter_map(Value::as_object_mut).for_each(|message| {
-                message.remove("reasoning_content");
-            });
+            messages.iter_mut().for_each(|message| message.reasoning = None);
         }
         let mut messages = self.one_call_each(messages, &mut repairs);
         if self.settings.finish && offered.contains(&COMPLETE_TASK) {
             finish(&mut messages)?;
         }
         let chat = self.chat.offering(&functions);
+        let said: Vec<Value> = messages.iter().map(Message::json).collect();
         let (mut rows, mut turns, mut called) = (Rows::default(), 0, Vec::new());
         for (index, message) in messages.iter().enumerate() {
-            if message["role"] != "assistant" {
+            if message.role != Role::Assistant {
                 continue;
             }
             turns += 1;
-            let calls = calls_of(message);
+            let calls: Vec<ToolCall> = message.calls.iter().map(MessageCall::tool_call).collect();
             called.extend(calls.iter().map(|call| call.name.clone()).filter(|name| name != COMPLETE_TASK));
-            if message["weight"] == 0 {
+            if message.unlearned {
                 repairs.push(format!("turn {turns} is not learned: its weight is 0"));
                 continue;
             }
@@ -73,7 +72,7 @@ impl Writer<'_> {
                 repairs.push(format!("turn {turns} is not learned: {problem}"));
                 continue;
             }
-            let before = &messages[..index];
+            let before = &said[..index];
             let refused = |error: crate::chat::ChatError| error.to_string();
             let prompt = chat.conversation(before).map_err(refused)?.concat();
             let tokens = turn(&chat, before, message, &calls).map_err(refused)?;
@@ -83,33 +82,33 @@ impl Writer<'_> {
             {
                 return Err(format!("the chat template cannot write the calls of turn {turns}"));
             }
-            let text = message["content"].as_str().unwrap_or_default().trim();
+            let text = message.text.trim();
             if !text.is_empty() && read.text.trim() != text {
                 repairs.push(format!("the text beside the calls of turn {turns} is lost"));
             }
             let answer: Vec<(u32, f32)> = tokens.into_iter().map(|token| (token, 0.0)).collect();
             rows.add(&prompt, &answer, messages[..=index].to_vec());
         }
-        let last = messages.last().cloned().unwrap_or_default();
-        let completed = calls_of(&last).into_iter().find(|call| call.name == COMPLETE_TASK);
-        let text = last["content"].as_str().filter(|text| !text.is_empty());
+        let last = messages.last();
+        let completed = last.and_then(|last| last.calls.iter().find(|call| call.name == COMPLETE_TASK));
+        let text = last.map(|last| &last.text).filter(|text| !text.is_empty());
         let (answer, answer_source) = match (completed, text) {
             (Some(call), _) => (answer_of(&call.arguments), Some(AnswerSource::Tool)),
-            (None, text) => (text.map(str::to_owned), text.map(|_| AnswerSource::Text)),
+            (None, text) => (text.cloned(), text.map(|_| AnswerSource::Text)),
         };
         repairs.dedup();
         let history = History { messages, turns, tools: called, ..rows.history() };
         Ok(Episode { history, answer, answer_source, repairs })
     }
 
-    fn with_system(&self, mut messages: Vec<Value>) -> Vec<Value> {
+    fn with_system(&self, mut messages: Vec<Message>) -> Vec<Message> {
         if self.settings.prompt != Prompt::Trace
-            && messages.first().is_some_and(|first| first["role"] == "system")
+            && messages.first().is_some_and(|first| first.role == Role::System)
         {
             messages.remove(0);
         }
         if let Some(system) = self.system.filter(|system| !system.is_empty()) {
-            messages.insert(0, json!({"role": "system", "content": system}));
+            messages.insert(0, Message::system(system));
         }
         messages
     }
@@ -117,19 +116,19 @@ impl Writer<'_> {
     /// Clients put the name of a server before those of its tools.
     fn rename(
         &self,
-        messages: &mut [Value],
+        messages: &mut [Message],
         offered: &[&str],
         repairs: &mut Vec<String>,
     ) -> Result<(), String> {
         if offered.is_empty() {
-            return match messages.iter().any(|message| message.get("tool_calls").is_some()) {
+            return match messages.iter().any(|message| !message.calls.is_empty()) {
                 true => Err("it has calls and no list of tools; give the stage `tools`".into()),
                 false => Ok(()),
             };
         }
         for message in messages {
-            for call in message.get_mut("tool_calls").and_then(Value::as_array_mut).into_iter().flatten() {
-                let name = call["function"]["name"].as_str().unwrap_or_default().to_owned();
+            for call in &mut message.calls {
+                let name = call.name.clone();
                 if offered.contains(&name.as_str()) {
                     continue;
                 }
@@ -138,33 +137,32 @@ impl Writer<'_> {
                     return Err(format!("it calls `{name}`, which is not offered"));
                 };
                 repairs.push(format!("`{name}` is `{short}`"));
-                call["function"]["name"] = short.into();
+                call.name = short.to_owned();
             }
-            if message["role"] == "tool"
-                && let Some(short) = message["name"].as_str().and_then(|name| name.rsplit("__").next())
+            if message.role == Role::Tool
+                && let Some(short) = message.tool().rsplit("__").next()
                 && offered.contains(&short)
             {
-                message["name"] = short.to_owned().into();
+                message.name = Some(short.to_owned());
             }
         }
         Ok(())
     }
 
     /// Results as long as the agent will see them.
-    fn cut_results(&self, messages: &mut [Value], repairs: &mut Vec<String>) {
-        for message in messages.iter_mut().filter(|message| message["role"] == "tool") {
-            let text = message["content"].as_str().unwrap_or_default().to_owned();
-            let (text, is_cut) = result_view(text, self.settings.result_chars);
+    fn cut_results(&self, messages: &mut [Message], repairs: &mut Vec<String>) {
+        for message in messages.iter_mut().filter(|message| message.role == Role::Tool) {
+            let (text, is_cut) = result_view(std::mem::take(&mut message.text), self.settings.result_chars);
+            message.text = text;
             if is_cut {
                 repairs.push(format!("results are cut to {} characters", self.settings.result_chars));
-                message["content"] = text.into();
             }
         }
     }
 
     /// Turns of one call each, where the template writes no more.
-    fn one_call_each(&self, messages: Vec<Value>, repairs: &mut Vec<String>) -> Vec<Value> {
-        let several = |message: &Value| message["tool_calls"].as_array().is_some_and(|calls| calls.len() > 1);
+    fn one_call_each(&self, messages: Vec<Message>, repairs: &mut Vec<String>) -> Vec<Message> {
+        let several = |message: &Message| message.calls.len() > 1;
         if self.chat.has_parallel_calls() || !messages.iter().any(several) {
             return messages;
         }
@@ -179,12 +177,11 @@ impl Writer<'_> {
                 split.push(message);
                 continue;
             }
-            let calls = message["tool_calls"].as_array().cloned().unwrap_or_default();
-            for call in calls {
-                message["tool_calls"] = json!([call]);
+            for call in std::mem::take(&mut message.calls) {
+                message.calls = vec![call];
                 split.push(message.clone());
-                message["content"] = "".into();
-                message.as_object_mut().map(|fields| fields.remove("reasoning_content"));
+                message.text.clear();
+                message.reasoning = None;
                 split.extend(rest.next());
             }
         }
@@ -193,22 +190,18 @@ impl Writer<'_> {
 }
 
 /// Leaves out arguments that are null and that their tool does not take so: a table of Arrow has all members of all calls in each.
-fn without_nulls(messages: &mut [Value], functions: &[Value], repairs: &mut Vec<String>) {
-    let calls =
-        messages.iter_mut().filter_map(|message| message.get_mut("tool_calls")?.as_array_mut()).flatten();
-    for call in calls {
-        let name = call["function"]["name"].clone();
+fn without_nulls(messages: &mut [Message], functions: &[Value], repairs: &mut Vec<String>) {
+    for call in messages.iter_mut().flat_map(|message| &mut message.calls) {
         let tool = functions
             .iter()
             .map(|tool| tool.get("function").unwrap_or(tool))
-            .find(|tool| tool["name"] == name);
+            .find(|tool| tool["name"] == call.name.as_str());
         let Some(known) = tool.and_then(|tool| tool.pointer("/parameters/properties")?.as_object()) else {
             continue;
         };
-        let Some(arguments) = call["function"]["arguments"].as_object_mut() else { continue };
-        let before = arguments.len();
-        arguments.retain(|name, value| !value.is_null() || known.get(name).is_some_and(takes_null));
-        if arguments.len() < before {
+        let before = call.arguments.len();
+        call.arguments.retain(|name, value| !value.is_null() || known.get(name).is_some_and(takes_null));
+        if call.arguments.len() < before {
             repairs.push("arguments that are null, which their tool does not take, are left out".into());
         }
     }
@@ -229,39 +222,37 @@ fn takes_null(schema: &Value) -> bool {
 }
 
 /// Gives the last text to `complete_task`.
-fn finish(messages: &mut [Value]) -> Result<(), String> {
-    let Some(last) = messages.last_mut().filter(|last| last["role"] == "assistant") else {
+fn finish(messages: &mut [Message]) -> Result<(), String> {
+    let Some(last) = messages.last_mut().filter(|last| last.role == Role::Assistant) else {
         return Err("it ends with a result and without an answer".into());
     };
-    match calls_of(last).last() {
+    match last.calls.last() {
         Some(call) if call.name == COMPLETE_TASK => Ok(()),
         Some(_) => Err("it ends with a call and without an answer".into()),
         None => {
-            let answer = last["content"].take();
-            last["content"] = "".into();
-            let function = json!({"name": COMPLETE_TASK, "arguments": {"answer": answer}});
-            last["tool_calls"] = json!([{"id": "call_complete", "type": "function", "function": function}]);
+            let answer = std::mem::take(&mut last.text);
+            last.calls = vec![MessageCall {
+                id: "call_complete".into(),
+                name: COMPLETE_TASK.into(),
+                arguments: [("answer".to_owned(), answer.into())].into_iter().collect(),
+                ..MessageCall::default()
+            }];
             Ok(())
         }
     }
-}
-
-fn calls_of(message: &Value) -> Vec<ToolCall> {
-    let calls = message["tool_calls"].as_array().into_iter().flatten();
-    calls.filter_map(|call| serde_json::from_value(call["function"].clone()).ok()).collect()
 }
 
 /// The tokens of a turn, with its reasoning if it has some.
 fn turn(
     chat: &Chat,
     before: &[Value],
-    message: &Value,
+    message: &Message,
     calls: &[ToolCall],
 ) -> Result<Vec<u32>, crate::chat::ChatError> {
-    if message.get("reasoning_content").is_some()
-        && let Some(tokens) = chat.written_turn(before, message)?
+    if message.reasoning.is_some()
+        && let Some(tokens) = chat.written_turn(before, &message.json())?
     {
         return Ok(tokens);
     }
-    Ok(chat.assistant(message["content"].as_str().unwrap_or_default(), calls))
+    Ok(chat.assistant(&message.text, calls))
 }

@@ -12,7 +12,7 @@ mod tests;
 use std::{collections::BTreeMap, path::PathBuf};
 
 use serde::Deserialize;
-use serde_json::Value;
+use serde_json::json;
 
 use self::episode::{Episode, Writer};
 use super::{
@@ -27,10 +27,10 @@ use super::{
 use crate::{
     agent::{Toolbox, system_prompt},
     chat::{Chat, Thinking},
-    data::{Facts, REFERENCE, Scenario, Tool, TraceRow, Trajectory, folded},
+    data::{Facts, Message, REFERENCE, Role, Scenario, Tool, TraceRow, Trajectory, first_of_user, folded},
     error::{At, Diagnostic, Interrupted, Result},
     hash::Encoder,
-    traces::{self, Found, Trace},
+    recorded::{self, RecordedTrace, Trace},
 };
 
 #[derive(Debug, Deserialize)]
@@ -104,7 +104,7 @@ impl Traces {
         context.observer.phase("traces", found.len() as u64);
         let (mut seen, mut tasks) = (BTreeMap::new(), Tasks::default());
         let (mut rows, mut trajectories) = (Vec::new(), Vec::new());
-        for Found { place, format, trace } in found {
+        for RecordedTrace { place, format, trace } in found {
             if context.cancel.is_cancelled() {
                 return Err(Interrupted.into());
             }
@@ -133,7 +133,7 @@ impl Traces {
         let reasons: Vec<&str> = rows.iter().filter_map(|row| row.left_out.as_deref()).collect();
         if !reasons.is_empty() {
             let (count, all) = (reasons.len(), rows.len());
-            let groups = traces::in_groups(reasons.into_iter());
+            let groups = recorded::in_groups(reasons.into_iter());
             context.observer.note(&format!("{count} of {all} conversations are left out: {groups}"));
         }
         context.write("trajectories", &trajectories)?;
@@ -142,8 +142,8 @@ impl Traces {
     }
 
     /// The traces of all files.
-    fn read(&self) -> Result<Vec<Found>> {
-        let found = traces::read_all(&self.files)?;
+    fn read(&self) -> Result<Vec<RecordedTrace>> {
+        let found = recorded::read_all(&self.files)?;
         if found.is_empty() {
             let paths: Vec<String> = self.files.iter().map(|path| path.display().to_string()).collect();
             return Err(TracesError::NoFiles { paths: paths.join(", ") }.into());
@@ -159,19 +159,18 @@ impl Traces {
         seen: &mut BTreeMap<String, String>,
         place: &str,
     ) -> Result<Trace, String> {
-        let asked = trace.messages.iter().find(|message| message["role"] == "user");
-        let asked = asked.and_then(|message| message["content"].as_str()).unwrap_or_default();
+        let asked = first_of_user(&trace.messages).unwrap_or_default();
         if let Some(fact) = exam.in_conversation(&trace.messages) {
             return Err(format!("the exam asks what it asks: {}", fact.task));
         }
         if !self.allow_secrets
-            && let Some(kind) = traces::secret(&trace)
+            && let Some(kind) = recorded::secret(&trace)
         {
             return Err(format!("it holds what looks like {kind}; `allow_secrets` keeps it"));
         }
         // The same task with the same calls, whatever else was said.
-        let calls = trace.messages.iter().filter_map(|message| message["tool_calls"].as_array()).flatten();
-        let calls: Vec<String> = calls.map(|call| call["function"].to_string()).collect();
+        let calls = trace.messages.iter().flat_map(|message| &message.calls);
+        let calls: Vec<String> = calls.map(|call| json!(call.tool_call()).to_string()).collect();
         let same = format!("{} {}", folded(asked), calls.join(" "));
         if let Some(first) = seen.get(&same).filter(|_| !calls.is_empty()) {
             return Err(format!("it has the task and the calls of an earlier one: {first}"));
@@ -188,7 +187,7 @@ impl Traces {
             return Ok(());
         };
         let (place, reason) = (first.place.clone(), first.left_out.clone().unwrap_or_default());
-        let groups = traces::in_groups(rows.iter().filter_map(|row| row.left_out.as_deref()));
+        let groups = recorded::in_groups(rows.iter().filter_map(|row| row.left_out.as_deref()));
         Err(TracesError::LeftOut { left_out, traces: rows.len(), groups, place, reason })
     }
 
@@ -200,7 +199,7 @@ impl Traces {
         episode: Episode,
     ) -> Trajectory {
         let Episode { history, answer, answer_source, repairs: _ } = episode;
-        let id = Encoder::new("mcprl trace v1").text(place).json(&history.messages.clone().into()).finish();
+        let id = Encoder::new("mcprl trace v1").text(place).json(&json!(history.messages)).finish();
         let mut trajectory = Trajectory {
             id: id.to_string(),
             scenario_id: task,
@@ -242,9 +241,9 @@ impl Tasks {
 }
 
 /// What the users of a conversation say.
-fn asked(messages: &[Value]) -> Vec<String> {
-    let users = messages.iter().filter(|message| message["role"] == "user");
-    users.filter_map(|message| Some(folded(message["content"].as_str()?))).collect()
+fn asked(messages: &[Message]) -> Vec<String> {
+    let users = messages.iter().filter(|message| message.role == Role::User);
+    users.map(|message| folded(&message.text)).collect()
 }
 
 fn counts(rows: &[TraceRow]) -> Metrics {
@@ -277,9 +276,9 @@ impl StageKind for Traces {
         }
         let Some(found) = preflight.check("files", self.read()) else { return preflight };
         // A token is at least a byte.
-        let bytes = |found: &Found| {
+        let bytes = |found: &RecordedTrace| {
             let messages = found.trace.as_ref().map_or(&[][..], |trace| &trace.messages);
-            messages.iter().map(|message| message.to_string().len()).sum::<usize>()
+            messages.iter().map(|message| message.json().to_string().len()).sum::<usize>()
         };
         let longest = found.iter().map(bytes).max().unwrap_or_default();
         let episodes = ExpectedEpisodes { count: found.len(), longest, group: None, altered: None };

@@ -37,6 +37,8 @@ export const get = (name, parameters = {}, signal) => answer(fetch(`/api/${name}
 export const post = (name, body) =>
   answer(fetch(`/api/${name}`, { method: "POST", body: JSON.stringify(body), headers: { "content-type": "application/json" } }));
 
+export const RUNS = "#/runs";
+
 // The address of a view.
 export function address(run, view, parameters = {}) {
   const text = query(parameters);

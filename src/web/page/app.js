@@ -1,16 +1,13 @@
 // The frame: which run, which view, and when to look again.
 
-import { get, address } from "./api.js";
+import { get, address, RUNS } from "./api.js";
 import { h, replace, problem, badge, plain } from "./dom.js";
-import * as run from "./run.js";
-import * as episodes from "./episodes.js";
-import * as conversation from "./conversation.js";
-import * as tokens from "./tokens.js";
-import * as exam from "./exam.js";
-import * as judges from "./judges.js";
-import * as tasks from "./tasks.js";
 
-const VIEWS = { run, episodes, episode: conversation, tokens, exam, judges, tasks };
+// Read when they are shown first; that of a run comes with the page.
+const VIEWS = {
+  runs: () => import("./runs.js"), run: () => import("./run.js"), episodes: () => import("./episodes.js"), episode: () => import("./conversation.js"),
+  tokens: () => import("./tokens.js"), exam: () => import("./exam.js"), judges: () => import("./judges.js"), tasks: () => import("./tasks.js"),
+};
 const TABS = [["run", "Run"], ["episodes", "Episodes"], ["exam", "Exam"], ["judges", "Judges"], ["tasks", "Tasks"]];
 const TAB_OF = { episode: "episodes", tokens: "episodes" };
 
@@ -18,15 +15,19 @@ const header = document.getElementById("header");
 const main = document.getElementById("main");
 let runs = [];
 let chosen = [];
+// Asked for at once. Views of one run do not wait for it.
+const listed = get("runs").then((found) => { ({ runs, chosen } = found); });
+listed.catch(() => {});
 let current = null;
 let source = null;
 
 function place() {
   const [path, query] = location.hash.replace(/^#\/?/, "").split("?");
+  if (`#/${path}` === RUNS) return { run: "", view: "runs", parameters: Object.fromEntries(new URLSearchParams(query || "")) };
   const [name, view] = path.split("/");
   return {
     run: name ? decodeURIComponent(name) : "",
-    view: VIEWS[view] ? view : "run",
+    view: VIEWS[view] && view !== "runs" ? view : "run",
     parameters: Object.fromEntries(new URLSearchParams(query || "")),
   };
 }
@@ -58,15 +59,16 @@ function frame({ run: name, view, parameters }) {
   const now = JSON.stringify([name, view, parameters.with, runs.map((run) => [run.id, run.state])]);
   if (framed === now) return;
   framed = now;
-  const select = h("select", { "aria-label": "Run" }, [...runs].reverse().map((run) => h("option", { value: run.id }, plain(`${run.id} (${run.state})`))));
+  const all = h("a", { href: RUNS, "aria-current": view === "runs" ? "page" : null }, "all runs");
+  const select = h("select", { "aria-label": "Run" }, name ? null : h("option", { value: "" }, "choose a run"), [...runs].reverse().map((run) => h("option", { value: run.id }, plain(`${run.id} (${run.state})`))));
   select.value = name;
   select.addEventListener("change", () => { location.hash = address(select.value, "run"); });
   const found = runs.find((run) => run.id === name);
   const tab = ([id, title]) => h("a", { href: address(name, id, id === "run" && parameters.with ? { with: parameters.with } : {}), "aria-current": (TAB_OF[view] || view) === id ? "page" : null }, title);
   replace(
     header,
-    h("div", { class: "bar" }, h("b", {}, "mcprl"), select, found ? badge(found.state, { finished: "good", failed: "bad", killed: "bad" }[found.state] || "warn") : null, h("span", { class: "space" }), status, toggle),
-    h("nav", { "aria-label": "Views" }, TABS.map(tab)),
+    h("div", { class: "bar" }, h("b", {}, "mcprl"), select, all, found ? badge(found.state, { finished: "good", failed: "bad", killed: "bad" }[found.state] || "warn") : null, h("span", { class: "space" }), status, toggle),
+    name ? h("nav", { "aria-label": "Views" }, TABS.map(tab)) : null,
   );
 }
 
@@ -115,7 +117,8 @@ let shown = 0;
 
 async function show() {
   const where = place();
-  if (!where.run) {
+  if (!where.run) await listed;
+  if (!where.run && where.view !== "runs") {
     const name = chosen.at(-1) || runs.at(-1)?.id;
     if (!name) {
       replace(main, h("p", {}, "There are no runs in this cache yet. ", h("code", {}, "mcprl run FILE"), " makes one."));
@@ -129,8 +132,8 @@ async function show() {
   current?.stop?.();
   delete main.dataset.view;
   frame(where);
-  if (followed !== where.run) follow((followed = where.run));
-  document.title = `${where.run} – mcprl`;
+  if (where.run && followed !== where.run) follow((followed = where.run));
+  document.title = `${where.run || "Runs"} – mcprl`;
   const page = h("div");
   const abort = new AbortController();
   current = { stop: () => abort.abort() };
@@ -140,11 +143,12 @@ async function show() {
     parameters: where.parameters,
     signal: abort.signal,
     // Changes the parameters without a new view.
-    remember: (parameters) => history.replaceState(null, "", address(where.run, where.view, parameters)),
+    remember: (parameters) => history.replaceState(null, "", where.run ? address(where.run, where.view, parameters) : `${RUNS}?${new URLSearchParams(parameters)}`),
     go: (view, parameters) => { location.hash = address(where.run, view, parameters); },
   };
   try {
-    const view = await VIEWS[where.view].show(page, context);
+    const module = await VIEWS[where.view]();
+    const view = await module.show(page, context);
     if (turn !== shown) return;
     current = { ...view, stop: () => { abort.abort(); view?.stop?.(); } };
     replace(main, page);
@@ -160,8 +164,9 @@ async function show() {
 addEventListener("hashchange", () => { show(); main.focus({ preventScroll: true }); scrollTo(0, 0); });
 
 try {
-  ({ runs, chosen } = await get("runs"));
   await show();
+  await listed;
+  frame(place());
 } catch (cause) {
   replace(main, problem(cause));
 }

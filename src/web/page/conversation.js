@@ -1,130 +1,152 @@
-// One episode: its conversation, its rewards, its group, and what a person says about it.
+// One episode: the task, the answer against what was expected, the conversation, and beside it its reward, its group, and what a
+// person says about it.
 
 import { get, post, address } from "./api.js";
-import { h, replace, number, shown, plain, outcome, badge, bytes, problem } from "./dom.js";
+import { h, replace, number, shown, plain, outcome, problem } from "./dom.js";
 import { episodeAddress, advantage, labelBadge } from "./episodes.js";
+import { long, transcript } from "./transcript.js";
 
-// A text that may go on on the server.
-function long(text, more) {
-  if (!text) return null;
-  const place = h("pre", {}, shown(text.text));
-  const box = h("div", {}, place);
-  let end = new TextEncoder().encode(text.text).length;
-  const rest = () => {
-    if (end >= text.bytes || !more) return;
-    const button = h("button", { type: "button" }, `show more (${bytes(text.bytes - end)} left)`);
-    button.addEventListener("click", async () => {
-      button.disabled = true;
+// Longest title, in characters.
+const TITLE = 240;
+const LABELS = [[true, "✓ right", "y"], [false, "✗ wrong", "w"], [null, "no verdict", "u"]];
+
+const key = (letter) => h("kbd", {}, letter);
+
+// The answer beside what was expected of it, and what else keeps the episode from being right.
+function versus({ episode, answer, task, unmet }) {
+  const cell = (name, mark, value, note) => h("div", {}, h("h2", {}, name, " ", mark), value, note);
+  const text = (value, without) => (value ? long(value) : h("p", { class: "quiet" }, without));
+  const checks = task?.checks ? h("details", {}, h("summary", { class: "quiet" }, "all checks"), h("pre", {}, shown(task.checks))) : null;
+  // Without checks, it is the answer.
+  const found = task?.checks ? unmet : [];
+  return h("section", { class: "card versus", "aria-label": "Answer and what was expected" },
+    cell("Answer", outcome(episode.correct), text(answer, `none: the episode ended as "${plain(episode.end.replaceAll("_", " "))}"`)),
+    task ? cell("Expected", null, text(task.answer === null ? null : { text: task.answer, bytes: 0 }, task.checks ? "no answer in words; checks decide" : "not known"), task.answer === null ? null : h("p", { class: "quiet" }, `compared as ${plain(task.check)}`)) : cell("Expected", null, h("p", { class: "quiet" }, "The task is no longer in the cache.")),
+    found.length || checks ? h("div", { class: "all" }, found.length ? h("ul", { class: "unmet" }, found.map((one) => h("li", {}, "✗ ", shown(one)))) : null, checks) : null);
+}
+
+// What a person says: saved at once, and taken back by the same button or key.
+function labels(run, episode, done) {
+  const status = h("p", { class: "quiet", role: "status" });
+  const note = h("textarea", { rows: 1, "aria-label": "Note", placeholder: "note (optional)", value: episode.label?.note || "" });
+  const right = () => episode.label?.right ?? null;
+  // What was pressed last, before it is saved.
+  let wanted = right();
+  let saving = Promise.resolve();
+  const save = (change) => {
+    saving = saving.then(async () => {
       try {
-        const next = await more(end);
-        place.append(document.createTextNode(""), ...shown(next.text));
-        end += new TextEncoder().encode(next.text).length;
-        button.remove();
-        rest();
+        const { labels, label } = await post("label", { run, stage: episode.stage, id: episode.id, ...change });
+        episode.label = label;
+        if (document.activeElement !== note) note.value = label?.note || "";
+        status.textContent = `saved; ${labels} labels in this run`;
+        mark();
+        done();
       } catch (cause) {
-        button.replaceWith(problem(cause));
+        status.textContent = cause.message;
+        wanted = right();
       }
     });
-    box.append(button);
+    return saving;
   };
-  rest();
-  return box;
+  const press = (value) => {
+    wanted = wanted === value ? null : value;
+    return save({ right: wanted });
+  };
+  const buttons = LABELS.map(([value, title, letter]) => h("button", { type: "button", "aria-keyshortcuts": letter, onclick: () => press(value) }, title, " ", key(letter)));
+  const mark = () => buttons.slice(0, 2).forEach((button, index) => button.setAttribute("aria-pressed", String(right() === LABELS[index][0])));
+  mark();
+  note.addEventListener("change", () => save({ note: note.value }));
+  return { element: h("section", { class: "card" }, h("h2", {}, "You say"), h("div", { class: "label-form" }, buttons, note), status), press };
 }
 
-export function messages(list, where) {
-  return list.map((message, index) => {
-    const more = (part) => where && ((from) => get("text", { ...where, message: index, part, from }));
-    const name = message.name ? ` · ${plain(message.name)}` : "";
-    return h("article", { class: `message ${["assistant", "tool", "user", "system"].includes(message.role) ? message.role : ""} ${message.error ? "error" : ""}`, "aria-label": `${message.role}${name}` },
-      h("div", { class: "who" }, shown(message.role), shown(name), message.error ? [" ", badge(`error: ${plain(message.error).replaceAll("_", " ")}`, "bad")] : null, message.clipped_from ? ` · the policy saw only its beginning and end; the whole has ${bytes(message.clipped_from)}` : null),
-      message.reasoning ? h("details", {}, h("summary", { class: "quiet" }, `reasoning (${bytes(message.reasoning.bytes)})`), long(message.reasoning, more("reasoning"))) : null,
-      message.role === "system" && message.content ? h("details", {}, h("summary", { class: "quiet" }, `text (${bytes(message.content.bytes)})`), long(message.content, more("content"))) : message.content?.bytes ? long(message.content, more("content")) : null,
-      message.calls.map((call, place) => h("div", { class: "call" }, h("b", {}, shown(call.name)), long(call.arguments, more(`call${place}`)))));
-  });
+function reward({ rewards, episode }) {
+  const part = ({ name, value }) => h("div", { class: "part" }, h("span", {}, shown(name.replaceAll("_", " "))), h("b", {}, (value > 0 ? "+" : "") + number(value)));
+  const by = (judge) => [
+    h("div", { class: "part total" }, h("span", {}, shown(judge.stage)), h("b", {}, number(judge.reward))),
+    judge.components.map(part),
+    judge.explanation ? h("details", { open: true }, h("summary", { class: "quiet" }, "the judge's words"), long(judge.explanation)) : null,
+  ];
+  return h("section", { class: "card" }, h("h2", {}, "Reward"),
+    rewards.length ? rewards.map(by) : h("p", { class: "quiet" }, "No judge has scored this episode."),
+    rewards.length ? h("div", { class: "part" }, h("span", {}, "advantage in its group"), h("b", {}, advantage(episode))) : null);
 }
 
-export function facts(episode) {
-  return h("p", {}, outcome(episode.correct), " ", badge(episode.end.replaceAll("_", " ")), " ", labelBadge(episode.label), ` reward ${number(episode.reward)} · advantage ${advantage(episode)} · ${episode.turns} turns · ${episode.calls} calls · ${episode.tool_errors} failed`);
+function members(run, episode, group, of) {
+  if (group.length < 2) return null;
+  const row = (other) => {
+    const content = [h("span", {}, `#${other.sample} `, outcome(other.correct), " ", labelBadge(other.label)), h("span", { class: "figures" }, other.reward === null ? "" : number(other.reward, 2), h("small", { class: "quiet" }, other.reward === null ? "" : ` ${advantage(other)}`)), h("small", { class: "quiet" }, other.answer === null ? shown(other.end.replaceAll("_", " ")) : ["→ ", shown(other.answer)])];
+    return h("li", {}, other.row === episode.row ? h("b", { class: "member", "aria-current": "true" }, content) : h("a", { class: "member", href: episodeAddress(run, other, of) }, content));
+  };
+  return h("section", { class: "card" }, h("h2", {}, `Group: ${group.length} episodes of this task`), h("ol", { class: "members" }, group.map(row)));
 }
 
-function labelForm(run, episode, done) {
-  let right = episode.label ? episode.label.right : null;
-  const note = h("textarea", { rows: 1, "aria-label": "Note", placeholder: "note (optional)", value: episode.label?.note || "" });
-  const status = h("span", { class: "quiet", role: "status" });
-  const buttons = [[true, "✓ right"], [false, "✗ wrong"], [null, "no verdict"]].map(([value, text]) => {
-    const button = h("button", { type: "button", "aria-pressed": String(right === value) }, text);
-    button.addEventListener("click", () => {
-      right = value;
-      for (const other of buttons) other.setAttribute("aria-pressed", String(other === button));
-    });
-    return button;
-  });
-  const save = h("button", { type: "submit" }, "Save");
-  const form = h("form", { class: "label-form" }, h("span", {}, "You say:"), buttons, note, save, status);
-  form.addEventListener("submit", async (event) => {
-    event.preventDefault();
-    save.disabled = true;
-    try {
-      const { labels } = await post("label", { run, stage: episode.stage, id: episode.id, right, note: note.value });
-      status.textContent = `saved; ${labels} labels in this run`;
-      done({ right, note: note.value });
-    } catch (cause) {
-      status.textContent = cause.message;
-    }
-    save.disabled = false;
-  });
-  return form;
+function about(run, { episode, task, trained_by: trained }) {
+  const fact = (name, ...value) => [h("dt", {}, name), h("dd", {}, value)];
+  return h("section", { class: "card" }, h("h2", {}, "Episode"), h("dl", {},
+    fact("policy", shown(episode.policy)), fact("stage", shown(episode.stage)), fact("kind", h("a", { href: address(run, "episodes", { family: episode.family }) }, shown(episode.family))), fact("split", shown(episode.split.replaceAll("_", " "))),
+    fact("ended", shown(episode.end.replaceAll("_", " "))), fact("turns", episode.turns), fact("calls", `${episode.calls}, ${episode.tool_errors} failed`),
+    trained ? fact("trained on by", shown(trained)) : null,
+    fact("task", h("a", { href: address(run, "episodes", { scenario: episode.scenario }) }, "all its episodes"))),
+    task?.reference ? h("details", {}, h("summary", { class: "quiet" }, "calls that solve it"), h("pre", {}, shown(task.reference))) : null);
 }
 
-export async function show(page, { run, parameters, signal, go }) {
-  const where = { run, stage: parameters.stage, id: parameters.id, row: parameters.row };
-  const found = await get("episode", where, signal);
-  const { episode, task, rewards, group } = found;
-  const place = group.findIndex((other) => other.id === episode.id);
-  const beside = (step) => group[place + step] && episodeAddress(run, group[place + step]);
+function offered(where, signal) {
   const tools = h("div");
-  const offered = h("details", {}, h("summary", {}, "Tools that the policy was offered"), tools);
-  offered.addEventListener("toggle", async () => {
-    if (!offered.open || tools.childNodes.length) return;
+  const box = h("details", { class: "card" }, h("summary", {}, "Tools that the policy was offered"), tools);
+  box.addEventListener("toggle", async () => {
+    if (!box.open || tools.childNodes.length) return;
     try {
       const list = await get("tools", where, signal);
       replace(tools, list.length ? list.map((tool, index) => h("div", { class: "call" }, `${index + 1}. `, h("b", {}, shown(tool.name)), long(tool.description), h("details", {}, h("summary", { class: "quiet" }, "arguments"), long(tool.schema)))) : h("p", { class: "quiet" }, "The table of tools is no longer in the cache."));
     } catch (cause) {
-      replace(tools, problem(cause));
+      if (cause.name !== "AbortError") replace(tools, problem(cause));
     }
   });
-  const head = h("div");
-  const draw = () => replace(head, facts(episode));
+  return box;
+}
+
+export async function show(page, { run, parameters, signal, go }) {
+  const where = { run, stage: parameters.stage, id: parameters.id, row: parameters.row };
+  // The filter and the order of the table that the reader came from.
+  const of = parameters.of || "";
+  const filter = Object.fromEntries(new URLSearchParams(of));
+  const found = await get("episode", where, signal);
+  const { episode, task } = found;
+  const self = { stage: episode.stage, id: episode.id, row: episode.row };
+  const asked = found.messages.find((message) => message.role === "user")?.content?.text;
+  const whole = (task?.task.text || asked || episode.scenario).trim();
+  const title = whole.length > TITLE ? `${whole.slice(0, TITLE)}…` : whole;
+  // The title has it already.
+  const talk = found.messages.map((message, index) => (message.role === "user" && index < 2 && message.content?.text.trim() === title ? { ...message, isShown: true } : message));
+
+  const beside = { n: null, p: null };
+  const pager = h("p", { class: "pager" });
+  const step = (name, letter) => (beside[letter] ? h("a", { href: episodeAddress(run, beside[letter], of), "aria-keyshortcuts": letter }, name, " ", key(letter)) : h("span", { class: "quiet" }, name, " ", key(letter)));
+  const drawPager = (place) => replace(pager, step("← before", "p"), h("span", {}, place), step("next →", "n"), h("a", { href: address(run, "episodes", filter) }, of ? "the filtered list" : "all episodes"), h("a", { href: address(run, "tokens", { ...self, of }), "aria-keyshortcuts": "t" }, "tokens ", key("t")));
+  drawPager("…");
+  get("neighbours", { run, ...filter, offset: null, of_stage: episode.stage, of_id: episode.id, of_row: episode.row }, signal).then(({ at, matching, before, after }) => {
+    Object.assign(beside, { n: after, p: before });
+    const all = matching.toLocaleString("en");
+    drawPager(at === null ? `not among the ${all} that match` : of ? `${at.toLocaleString("en")} of ${all} that match` : `${at.toLocaleString("en")} of ${all} episodes`);
+  }).catch((cause) => { if (cause.name !== "AbortError") drawPager(cause.message); });
+
+  const head = h("p", { class: "quiet" });
+  const draw = () => replace(head, shown(`${episode.policy} · ${episode.stage} · sample ${episode.sample} `), labelBadge(episode.label));
   draw();
-  const link = (href, text) => (href ? h("a", { href }, text) : h("span", { class: "quiet" }, text));
-  const member = (other) => h("tr", {}, h("td", {}, other.id === episode.id ? h("b", {}, `#${other.sample}`) : h("a", { href: episodeAddress(run, other) }, `#${other.sample}`)), h("td", {}, outcome(other.correct), " ", labelBadge(other.label)), h("td", { class: "number" }, number(other.reward)), h("td", { class: "number" }, advantage(other)), h("td", {}, shown(other.end.replaceAll("_", " "))), h("td", { class: "text" }, shown(other.answer || "")));
+  const label = labels(run, episode, draw);
   replace(page,
-    h("h1", {}, shown(`${episode.stage} · ${episode.family} · #${episode.sample}`)),
-    h("p", {}, link(beside(-1), "← before in the group"), " · ", link(beside(1), "next →"), " · ", h("a", { href: address(run, "tokens", { stage: episode.stage, id: episode.id, row: parameters.row }) }, "tokens"), " · ", h("a", { href: address(run, "episodes", { scenario: episode.scenario }) }, "all episodes of this scenario")),
-    head,
-    labelForm(run, episode, (label) => { episode.label = label.right === null && !label.note ? null : label; draw(); }),
-    h("dl", {},
-      task ? [h("dt", {}, "task"), h("dd", {}, long(task.task))] : null,
-      task?.answer !== null && task ? [h("dt", {}, "expected"), h("dd", {}, shown(task.answer), h("span", { class: "quiet" }, ` (${plain(task.check)})`))] : null,
-      task?.checks ? [h("dt", {}, "checks"), h("dd", { class: "mono" }, shown(task.checks))] : null,
-      task?.reference ? [h("dt", {}, "reference solution"), h("dd", { class: "mono" }, shown(task.reference))] : null,
-      h("dt", {}, "answer"), h("dd", {}, episode.answer === null ? h("span", { class: "quiet" }, "none") : shown(episode.answer)),
-      h("dt", {}, "policy"), h("dd", {}, shown(episode.policy)),
-      found.trained_by ? [h("dt", {}, "trained on by"), h("dd", {}, shown(found.trained_by))] : null),
-    rewards.length ? h("h2", {}, "Reward") : null,
-    rewards.map((judge) => h("div", {},
-      h("p", {}, h("b", {}, number(judge.reward)), ` by ${plain(judge.stage)}: `, judge.components.map((part, index) => [index ? ", " : "", shown(part.name), " ", h("b", {}, (part.value > 0 ? "+" : "") + number(part.value))])),
-      judge.explanation ? h("details", { open: true }, h("summary", { class: "quiet" }, "the judge's words"), long(judge.explanation)) : null)),
-    group.length > 1 ? [h("h2", {}, `Group: ${group.length} episodes of this scenario by this policy`), h("div", { class: "wide" }, h("table", {}, h("tbody", {}, group.map(member))))] : null,
-    h("h2", {}, "Conversation"),
-    offered,
-    messages(found.messages, where),
-    h("p", { class: "quiet" }, "Keys: n and p go through the group, t shows the tokens."));
+    h("h1", { class: "asked" }, shown(title)),
+    head, pager, versus(found),
+    h("div", { class: "transcript" },
+      h("div", {}, h("h2", { class: "hidden" }, "Conversation"), transcript(talk, where)),
+      h("aside", { class: "rail", "aria-label": "About this episode" }, label.element, reward(found), members(run, episode, found.group, of), about(run, found), offered(where, signal))));
   const keys = (event) => {
     if (event.target.matches("input, select, textarea") || event.ctrlKey || event.metaKey || event.altKey) return;
-    const step = { n: 1, p: -1 }[event.key];
-    if (step && beside(step)) location.hash = beside(step);
-    if (event.key === "t") go("tokens", { stage: episode.stage, id: episode.id, row: parameters.row });
+    const labelled = LABELS.find(([, , letter]) => letter === event.key);
+    if (labelled && !event.repeat) label.press(labelled[0]);
+    if (beside[event.key]) location.hash = episodeAddress(run, beside[event.key], of);
+    if (event.key === "t") go("tokens", { ...self, of });
   };
   addEventListener("keydown", keys);
   return { stop: () => removeEventListener("keydown", keys) };

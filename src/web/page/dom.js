@@ -45,9 +45,10 @@ export function shown(text) {
     const name = code === 27 ? "ESC" : "U+" + code.toString(16).toUpperCase().padStart(4, "0");
     nodes.push(h("span", { class: "escape" }, name));
     last = match.index + match[0].length;
-    if (nodes.length > 20000) break;
+    // Nobody reads more of them.
+    if (nodes.length > 5000) break;
   }
-  nodes.push(text.slice(last));
+  nodes.push(plain(text.slice(last)));
   return nodes;
 }
 
@@ -58,8 +59,58 @@ export function number(value, digits = 3) {
   if (value === undefined || value === null) return "–";
   const size = Math.abs(value);
   if (size !== 0 && (size < 0.001 || size >= 1e6)) return value.toExponential(2);
-  return Number.isInteger(value) ? value.toLocaleString("en") : value.toFixed(size >= 100 ? 1 : digits);
+  return Number.isInteger(value) || size >= 100 ? value.toLocaleString("en", { maximumFractionDigits: 1 }) : value.toFixed(digits);
 }
+
+// `12.3k`, `1.2M`.
+export const compact = (count) => new Intl.NumberFormat("en", { notation: "compact", maximumFractionDigits: 1 }).format(count).replace("K", "k");
+
+// A share in percent, without its unit. Halves are rounded up, also those that are stored a little below, as `text::percent` does.
+export const inPercent = (share, digits = 1) => {
+  const scale = 10 ** digits;
+  return ((Math.sign(share) * Math.round(Math.abs(100 * share * scale) + 1e-9)) / scale).toFixed(digits);
+};
+
+export const percent = (share, digits = 1) => `${inPercent(share, digits)} %`;
+
+// A difference of shares in points, with its sign.
+export function points(gain, digits = 1) {
+  const text = inPercent(gain, digits);
+  return Number(text) === 0 ? text.replace("-", "") : `${gain > 0 ? "+" : ""}${text}`;
+}
+
+export const counted = (count, one, many = `${one}s`) => `${count.toLocaleString("en")} ${count === 1 ? one : many}`;
+
+// What scrolls sideways can be reached by keyboard.
+export const wide = (name, ...children) => h("div", { class: "wide", tabindex: 0, role: "region", "aria-label": name }, children);
+
+// On a phone each row of the table is a card, with the names of its columns.
+export function cards(table) {
+  table.classList.add("cards");
+  const names = [...table.tHead.rows[0].cells].map((cell) => cell.textContent.replace(/ [↑↓]$/, ""));
+  for (const row of table.tBodies[0].rows) for (const [index, cell] of [...row.cells].entries()) cell.dataset.label = names[index] || "";
+  return table;
+}
+
+// Code with a button that copies it.
+export function copyable(text) {
+  const button = h("button", { type: "button", class: "copy", "aria-label": `Copy ${plain(text)}` }, "copy");
+  button.addEventListener("click", async () => {
+    try {
+      await navigator.clipboard.writeText(text);
+      button.textContent = "copied";
+    } catch {
+      button.textContent = "not allowed";
+    }
+  });
+  return h("span", { class: "copyable" }, h("code", {}, shown(text)), button);
+}
+
+// A text with code between backticks.
+export const prose = (text, code = (part) => h("code", {}, shown(part))) => text.split("`").map((part, index) => (index % 2 === 0 ? shown(part) : code(part)));
+
+// The same, where what can be run or set can be copied.
+export const advice = (text) => prose(text, (part) => (/^mcprl |=/.test(part) ? copyable(part) : h("code", {}, shown(part))));
 
 export function duration(seconds) {
   if (seconds === undefined || seconds === null) return "–";
@@ -79,7 +130,7 @@ export const badge = (text, kind) => h("span", { class: `badge ${kind || ""}` },
 export function outcome(correct) {
   if (correct === true) return badge("✓ right", "good");
   if (correct === false) return badge("✗ wrong", "bad");
-  return badge("? unknown");
+  return badge("? no known answer");
 }
 
 export const problem = (error) => h("p", { class: "problem", role: "alert" }, shown(error.message || String(error)), error.hint ? [" ", h("span", { class: "quiet" }, shown(error.hint))] : null);

@@ -1,7 +1,8 @@
 // The episodes of a run as a table to filter, sort and search. The server sends one page of it.
 
 import { get, address } from "./api.js";
-import { h, replace, number, shown, plain, outcome, badge, debounced, problem } from "./dom.js";
+import { cards, percent, h, replace, number, shown, plain, outcome, badge, debounced, problem } from "./dom.js";
+import { SIGNALS } from "./charts.js";
 
 const PAGE = 50;
 const COLUMNS = [
@@ -10,7 +11,8 @@ const COLUMNS = [
 ];
 const OUTCOMES = [["", "any"], ["right", "right"], ["wrong", "wrong"], ["unknown", "no known answer"], ["tool-error", "with a failed call"], ["parse-failure", "with an unreadable call"], ["labelled", "labelled by a person"]];
 
-export const episodeAddress = (run, episode) => address(run, "episode", { stage: episode.stage, id: episode.id });
+// `of`: the filter and the order that the reader goes through, as a query.
+export const episodeAddress = (run, { stage, id, row }, of) => address(run, "episode", { stage, id, row, of });
 
 export function advantage(episode) {
   if (episode.advantage !== null) return (episode.advantage > 0 ? "+" : "") + number(episode.advantage);
@@ -24,7 +26,7 @@ export function labelBadge(label) {
 
 export async function show(page, { run, parameters, signal, remember }) {
   const wanted = { ...parameters };
-  const summary = h("p", { role: "status" }), table = h("div", { class: "wide" }), pages = h("div", { class: "pages" }), notes = h("div"), form = h("form", { class: "filters", "aria-label": "Filter" });
+  const summary = h("p", { role: "status" }), table = h("div", { class: "wide", tabindex: 0, role: "region", "aria-label": "Episodes" }), pages = h("div", { class: "pages" }), notes = h("div"), form = h("form", { class: "filters", "aria-label": "Filter" });
   let answer = null;
   let turn = 0;
 
@@ -71,6 +73,7 @@ export async function show(page, { run, parameters, signal, remember }) {
     choice("family", "Family", counted(facets.family));
     choice("policy", "Policy", counted(facets.policy));
     field("outcome", "Outcome", h("select", {}, OUTCOMES.map(([value, text]) => h("option", { value }, text))));
+    if (facets.iterations) field("signal", "Teaches", h("select", {}, SIGNALS.map(([value, text]) => h("option", { value }, text))));
     choice("end", "End", counted(facets.end));
     choice("tool", "Tool called", counted(facets.tool));
     field("least", "Reward from", h("input", { type: "number", step: "any" }));
@@ -100,8 +103,12 @@ export async function show(page, { run, parameters, signal, remember }) {
     const arrow = sorted === "ascending" ? " ↑" : sorted ? " ↓" : "";
     return h("th", { class: isNumber ? "number" : "", "aria-sort": sorted, scope: "col" }, name ? h("button", { type: "button", onclick: () => sortBy(name) }, title + arrow) : title);
   };
+  const order = () => {
+    const { offset, ...of } = wanted;
+    return new URLSearchParams(of).toString();
+  };
   const row = (episode) => h("tr", {},
-    h("td", {}, h("a", { href: episodeAddress(run, episode), class: "row" }, shown(`${episode.stage}`)), h("div", { class: "quiet" }, shown(`${episode.policy} · #${episode.sample}`))),
+    h("td", {}, h("a", { href: episodeAddress(run, episode, order()), class: "row" }, shown(`${episode.stage}`)), h("div", { class: "quiet" }, shown(`${episode.policy} · #${episode.sample}`))),
     h("td", {}, h("a", { href: address(run, "episodes", { family: episode.family }) }, shown(episode.family)), h("div", { class: "quiet" }, shown(episode.split))),
     h("td", { class: "text" }, shown(episode.task || episode.scenario), episode.answer !== null ? h("div", { class: "quiet" }, "→ ", shown(episode.answer)) : null),
     h("td", {}, outcome(episode.correct), " ", labelBadge(episode.label)),
@@ -116,12 +123,13 @@ export async function show(page, { run, parameters, signal, remember }) {
     const { total, matching, success, reward, episodes, unavailable } = answer;
     const offset = answer.offset;
     const places = [matching === total ? `${total.toLocaleString("en")} episodes` : `${matching.toLocaleString("en")} of ${total.toLocaleString("en")} episodes`];
-    if (success !== null) places.push(`success ${number(success)}`);
+    // Of whatever stages, policies and iterations pass the filter: no success of the run.
+    if (success !== null) places.push(`${percent(success)} of them right`);
     if (reward !== null) places.push(`mean reward ${number(reward)}`);
     replace(summary, places.join(" · "), h("span", { class: "quiet" }, ` · ${milliseconds.toFixed(0)} ms`));
     replace(notes, unavailable.map((one) => h("p", { class: "note" }, h("b", {}, shown(one.stage)), ": ", shown(one.problem))));
     const focused = [...table.querySelectorAll("th button")].indexOf(document.activeElement);
-    replace(table, total === 0 ? h("p", { class: "quiet" }, "No stage with episodes has finished yet.") : h("table", {}, h("thead", {}, h("tr", {}, COLUMNS.map(head))), h("tbody", {}, episodes.map(row))));
+    replace(table, total === 0 ? h("p", { class: "quiet" }, "No stage with episodes has finished yet.") : cards(h("table", {}, h("thead", {}, h("tr", {}, COLUMNS.map(head))), h("tbody", {}, episodes.map(row)))));
     if (focused >= 0) table.querySelectorAll("th button")[focused]?.focus();
     replace(pages,
       h("button", { type: "button", disabled: offset === 0, onclick: () => change("offset", String(Math.max(0, offset - PAGE))) }, "← before"),
@@ -150,6 +158,6 @@ export async function show(page, { run, parameters, signal, remember }) {
       controls(answer.facets);
     }
   };
-  page.append(h("h1", {}, "Episodes"), form, notes, summary, table, pages, h("p", { class: "quiet" }, "Keys: / searches, j and k go through the rows, Enter opens one."));
+  page.append(h("h1", {}, "Episodes"), h("details", { open: innerWidth > 600 }, h("summary", {}, "Filter"), form), notes, summary, table, pages, h("p", { class: "quiet" }, "Keys: / searches, j and k go through the rows, Enter opens one."));
   return { refresh, stop: () => removeEventListener("keydown", keys) };
 }

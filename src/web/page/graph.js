@@ -76,11 +76,11 @@ export function graph(stages, open) {
     // Long loops show as many cells as there is room for.
     const wide = (BOX - 20) / Math.max(box.stages.length, CELLS);
     const cells = box.stages.map((stage, index) => s("rect", { class: `cell ${stage.state}`, x: box.x + 10 + index * wide, y: box.y + HEIGHT - 14, width: Math.max(wide - (wide > 3 ? 1 : 0), 0.4), height: 7 }, s("title", {}, `${stage.id}: ${stage.state}`)));
-    const group = s("g", { tabindex: 0, role: "button", "aria-label": `${box.name}: ${text} ${time}` },
+    const group = s("g", { tabindex: 0, role: "button", "aria-label": [own, box.kind, text, time].filter(Boolean).join(" ") },
       s("rect", { class: "box", x: box.x, y: box.y, width: BOX, height: HEIGHT, rx: 6 }),
-      s("text", { class: "label", x: box.x + 10, y: box.y + 18 }, own.length > 13 ? own.slice(0, 12) + "…" : own),
-      s("text", { x: box.x + BOX - 10, y: box.y + 18, "text-anchor": "end" }, plain(box.kind || "")),
-      s("text", { x: box.x + 10, y: box.y + 36 }, text.length > 15 ? text.slice(0, 14) + "…" : text),
+      s("text", { class: "label", x: box.x + 10, y: box.y + 18 }, own.length > 13 ? own.slice(0, 12) + "…" : own, " "),
+      s("text", { x: box.x + BOX - 10, y: box.y + 18, "text-anchor": "end" }, plain(box.kind || ""), " "),
+      s("text", { x: box.x + 10, y: box.y + 36 }, text.length > 15 ? text.slice(0, 14) + "…" : text, " "),
       s("text", { x: box.x + BOX - 10, y: box.y + 36, "text-anchor": "end" }, time),
       cells);
     group.addEventListener("click", () => open(newest));

@@ -1,7 +1,7 @@
 // The judges: how far they can be trusted, where they disagree, and what people say.
 
 import { get, address } from "./api.js";
-import { h, number, shown, plain, outcome, badge } from "./dom.js";
+import { h, number, shown, plain, outcome, badge, wide } from "./dom.js";
 import { lines } from "./charts.js";
 
 export async function show(page, { run, signal }) {
@@ -15,12 +15,12 @@ export async function show(page, { run, signal }) {
     page.append(h("p", { class: "quiet" }, "No two judges have scored the same pair of episodes. Ground truth, a language model (relative, rubric), a program, your own labels and what attempts agree on (consensus) count as judges; a right and a wrong label in one group are compared with the others."));
   } else {
     page.append(h("p", {}, `${disagreeing.toLocaleString("en")} of ${compared.toLocaleString("en")} compared pairs; the clearest first.`));
-    page.append(h("div", { class: "wide" }, h("table", {}, h("thead", {}, h("tr", {}, ["Task", "Episodes", "One judge", "The other"].map((name) => h("th", {}, name)))), h("tbody", {}, disagreements.map((pair) => h("tr", {}, h("td", { class: "text" }, shown(pair.task || pair.scenario), h("div", { class: "quiet" }, shown(pair.stage))), h("td", {}, link(pair.stage, pair.episodes[0], "first"), " ", link(pair.stage, pair.episodes[1], "second")), pair.judges.map((judge, index) => h("td", {}, h("b", {}, shown(judge)), ` ${number(pair.scores[index][0])} ${pair.scores[index][0] > pair.scores[index][1] ? ">" : "<"} ${number(pair.scores[index][1])}`))))))));
+    page.append(wide("Disagreements", h("table", {}, h("thead", {}, h("tr", {}, ["Task", "Episodes", "One judge", "The other"].map((name) => h("th", {}, name)))), h("tbody", {}, disagreements.map((pair) => h("tr", {}, h("td", { class: "text" }, shown(pair.task || pair.scenario), h("div", { class: "quiet" }, shown(pair.stage))), h("td", {}, link(pair.stage, pair.episodes[0], "first"), " ", link(pair.stage, pair.episodes[1], "second")), pair.judges.map((judge, index) => h("td", {}, h("b", {}, shown(judge)), ` ${number(pair.scores[index][0])} ${pair.scores[index][0] > pair.scores[index][1] ? ">" : "<"} ${number(pair.scores[index][1])}`))))))));
   }
 
   page.append(h("h2", {}, `Labels by people: ${labels.length}`));
   if (labels.length === 0) page.append(h("p", { class: "quiet" }, "Open an episode and say whether it is right. ", h("code", {}, `mcprl export ${run} --labels FILE`), " writes the labels."));
-  else page.append(h("div", { class: "wide" }, h("table", {}, h("thead", {}, h("tr", {}, ["Task", "Person", "Ground truth", "Reward", "Note"].map((name) => h("th", {}, name)))), h("tbody", {}, labels.map(({ label, correct, reward, contradicts }) => h("tr", {}, h("td", { class: "text" }, link(label.stage, label.trajectory_id, shown(label.task || label.scenario_id)), label.answer !== null ? h("div", { class: "quiet" }, "→ ", shown(label.answer)) : null), h("td", {}, label.right === null ? "–" : outcome(label.right), contradicts ? [" ", badge("contradicts", "warn")] : null), h("td", {}, outcome(correct)), number3(reward), h("td", { class: "text" }, shown(label.note || ""))))))));
+  else page.append(wide("Labels", h("table", {}, h("thead", {}, h("tr", {}, ["Task", "Person", "Ground truth", "Reward", "Note"].map((name) => h("th", {}, name)))), h("tbody", {}, labels.map(({ label, correct, reward, contradicts }) => h("tr", {}, h("td", { class: "text" }, link(label.stage, label.trajectory_id, shown(label.task || label.scenario_id)), label.answer !== null ? h("div", { class: "quiet" }, "→ ", shown(label.answer)) : null), h("td", {}, label.right === null ? "–" : outcome(label.right), contradicts ? [" ", badge("contradicts", "warn")] : null), h("td", {}, outcome(correct)), number3(reward), h("td", { class: "text" }, shown(label.note || ""))))))));
 
   page.append(h("h2", {}, "Audit"));
   if (audits.length === 0) page.append(h("p", { class: "quiet" }, "No judge has written an audit in this run yet."));
@@ -41,7 +41,7 @@ export async function show(page, { run, signal }) {
     const measures = rows.filter((row) => row.trajectory_id === null);
     const flagged = rows.filter((row) => row.trajectory_id !== null);
     return h("details", { open: audits.length === 1 }, h("summary", {}, shown(stage), ` · ${flagged.length} flagged episodes`),
-      h("div", { class: "wide" }, h("table", {}, h("thead", {}, h("tr", {}, ["Judge", "Measure", "Value", "95 % interval", "Cases"].map((name) => h("th", {}, name)))), h("tbody", {}, measures.map((row) => h("tr", {}, h("td", {}, shown(row.judge)), h("td", {}, shown(row.measure.replaceAll("_", " "))), number3(row.value), h("td", { class: "number" }, row.low === null ? "–" : `${number(row.low)} to ${number(row.high)}`), h("td", { class: "number" }, row.n)))))),
+      wide("Measures", h("table", {}, h("thead", {}, h("tr", {}, ["Judge", "Measure", "Value", "95 % interval", "Cases"].map((name) => h("th", {}, name)))), h("tbody", {}, measures.map((row) => h("tr", {}, h("td", {}, shown(row.judge)), h("td", {}, shown(row.measure.replaceAll("_", " "))), number3(row.value), h("td", { class: "number" }, row.low === null ? "–" : `${number(row.low)} to ${number(row.high)}`), h("td", { class: "number" }, row.n)))))),
       flagged.length ? h("p", {}, "Flagged: ", flagged.slice(0, 50).map((row) => [link(episodes, row.trajectory_id, plain(row.measure)), " "]), flagged.length > 50 ? `and ${flagged.length - 50} more` : null) : null);
   };
   const list = audits.map(audit);

@@ -1,7 +1,7 @@
 // The tasks of a run: what is asked, what the answer is, and whether a person accepts, edits or drops them.
 
 import { get, post } from "./api.js";
-import { h, replace, shown, plain, problem, badge, debounced } from "./dom.js";
+import { h, replace, shown, plain, problem, badge, debounced, counted, number, wide, cards } from "./dom.js";
 
 const PAGE = 25;
 const DECISIONS = [["", "any"], ["open", "open"], ["accept", "accepted"], ["edit", "edited"], ["drop", "dropped"]];
@@ -62,9 +62,9 @@ export async function show(page, { run, parameters, signal, remember }) {
     const isEdited = now?.name === "edit";
     const calls = (task.calls || []).map((call) => h("code", {}, shown(`${call.name}(${JSON.stringify(call.arguments || {})})`)));
     return fillRow(line,
-      h("td", {}, now ? badge(...BADGES[now.name]) : badge("open"), h("div", { class: "quiet" }, shown(task.family), " ", shown(task.split.replaceAll("_", " ")))),
+      h("td", {}, now ? badge(...BADGES[now.name]) : badge("open"), h("div", { class: "quiet" }, shown(task.family), " · ", shown(task.split.replaceAll("_", " ")))),
       h("td", { class: "text" }, shown(isEdited ? now.task : task.task), isEdited && now.task !== task.task ? h("div", { class: "quiet" }, "was: ", shown(task.task)) : null,
-        calls.length ? h("details", {}, h("summary", { class: "quiet" }, `${calls.length} calls solve it`), calls.map((call) => h("div", {}, call))) : null),
+        calls.length ? h("details", {}, h("summary", { class: "quiet" }, `${counted(calls.length, "call solves it", "calls solve it")}`), calls.map((call) => h("div", {}, call))) : null),
       h("td", { class: "text" }, shown((isEdited ? now.answer : task.answer) ?? "–"), h("div", { class: "quiet" }, shown(task.check))),
       h("td", { class: "actions" }, button("accept", "Accept", () => decide(stage, task, line, "accept")), " ", button("edit", "Edit", edit), " ", button("drop", "Drop", () => decide(stage, task, line, "drop")), now ? [" ", button("", "Undo", () => decide(stage, task, line, null))] : null));
   };
@@ -94,10 +94,10 @@ export async function show(page, { run, parameters, signal, remember }) {
       const filters = h("form", { class: "filters" }, stages.length > 1 ? select("stage", "Stage", any(stages)) : null, select("decision", "Decision", DECISIONS), select("split", "Split", any(splits, (split) => split.replaceAll("_", " "))), select("family", "Family", any(families)), h("label", {}, "Search", search));
       filters.addEventListener("submit", (event) => event.preventDefault());
       const reasons = Object.entries(refused).map(([reason, count]) => `${count.toLocaleString("en")} ${reason.replaceAll("-", " ")}`);
-      replace(head, h("p", { class: "quiet" }, `${total.toLocaleString("en")} tasks of ${plain(stage)}.`, reasons.length ? ` Not admitted: ${plain(reasons.join(", "))}.` : ""), h("p", { class: "quiet" }, "Decisions are kept in ", h("code", {}, shown(file)), "; a stage with ", h("code", {}, 'source = "file"'), " reads it."), filters);
+      replace(head, h("p", { class: "quiet" }, `${counted(total, "task")}, made by the stage ${plain(stage)}.`, reasons.length ? ` Not admitted: ${plain(reasons.join(", "))}.` : ""), h("p", { class: "quiet" }, "Decisions are kept in ", h("code", {}, shown(file)), "; a stage with ", h("code", {}, 'source = "file"'), " reads it."), filters);
     }
-    replace(summary, `${matching.toLocaleString("en")} tasks · open ${counts.open || 0} · accepted ${counts.accept || 0} · edited ${counts.edit || 0} · dropped ${counts.drop || 0}`);
-    replace(list, h("div", { class: "wide" }, h("table", {}, h("thead", {}, h("tr", {}, ["", "Task", "Answer", ""].map((name) => h("th", {}, name)))), h("tbody", {}, tasks.map((task) => row(stage, task))))),
+    replace(summary, `${counted(matching, "task")} · open ${number(counts.open || 0)} · accepted ${number(counts.accept || 0)} · edited ${number(counts.edit || 0)} · dropped ${number(counts.drop || 0)}`);
+    replace(list, wide("Tasks", cards(h("table", {}, h("thead", {}, h("tr", {}, ["Decision", "Task", "Answer", "To do"].map((name) => h("th", {}, name)))), h("tbody", {}, tasks.map((task) => row(stage, task)))))),
       h("div", { class: "pages" }, h("button", { type: "button", disabled: offset === 0, onclick: () => change("offset", String(Math.max(0, offset - PAGE))) }, "← before"), h("span", {}, matching ? `${offset + 1}–${Math.min(offset + PAGE, matching)}` : "nothing matches"), h("button", { type: "button", disabled: offset + PAGE >= matching, onclick: () => change("offset", String(offset + PAGE)) }, "next →")));
   };
   const change = async (name, value) => {

@@ -19,7 +19,7 @@ function visible(text) {
 
 export async function show(page, { run, parameters, signal }) {
   const where = { run, stage: parameters.stage, id: parameters.id, row: parameters.row };
-  const back = address(run, "episode", { stage: parameters.stage, id: parameters.id, row: parameters.row });
+  const back = address(run, "episode", parameters);
   const box = h("div", { class: "tokens", role: "group", "aria-label": "Tokens" });
   const status = h("div", { class: "status", role: "status" }, "Click a token, or use the arrow keys, for its numbers.");
   const more = h("button", { type: "button" }, "more tokens");
@@ -108,7 +108,7 @@ export async function show(page, { run, parameters, signal }) {
     h("p", {}, h("a", { href: back }, "← the conversation"), shown(` · ${plain(parameters.stage)} · `), `${first.total.toLocaleString("en")} tokens, ${first.sampled_count.toLocaleString("en")} sampled, mean log-probability ${number(first.mean_logprob)} · `, first.advantage === null ? "without an advantage: no stage compares it with others" : h("span", {}, "every sampled token carries the advantage ", h("b", { class: first.advantage > 0 ? "good" : first.advantage < 0 ? "bad" : "" }, number(first.advantage)))),
     first.problem ? h("p", { class: "note" }, shown(first.problem)) : "",
     h("p", { class: "quiet" }, "The loss covers sampled tokens only, which are underlined: green if they become likelier, red if less likely. The colour behind is the probability at sampling: ", NAMES.map((name, index) => h("span", { class: "key" }, h("span", { class: `swatch token p${index}` }), name))),
-    least.length ? h("p", {}, "least likely: ", least.map((index) => h("button", { type: "button", class: "fold", onclick: () => { const element = [...box.querySelectorAll(".token")].find((one) => one.token.index === index); if (element) { choose(element); element.scrollIntoView({ block: "center" }); } } }, `token ${index}`))) : "",
+    least.length ? h("p", {}, "least likely: ", least.map((index) => h("button", { type: "button", class: "fold", onclick: () => { const element = [...box.querySelectorAll(".token")].find((one) => one.token.index === index); if (element) { choose(element); element.scrollIntoView({ block: "center" }); } } }, shown(`${JSON.stringify(first.texts?.[index - first.from] ?? "")}, token ${index}`)))) : "",
     box, h("p", {}, more), status);
   return { stop: () => removeEventListener("keydown", keys) };
 }

@@ -2,7 +2,7 @@
 
 import { get, post } from "./api.js";
 import { h, replace, shown, plain, problem, badge, debounced } from "./dom.js";
-import { messages } from "./conversation.js";
+import { messages } from "./transcript.js";
 
 const PAGE = 25;
 const STATES = { open: ["open"], accept: ["accepted", "good"], edit: ["edited", "good"], drop: ["dropped", "bad"], unusable: ["unusable", "warn"] };
@@ -89,6 +89,7 @@ function one(index, found) {
         const { text } = await get("editable", { index, message: number });
         const area = h("textarea", { rows: Math.min(12, 1 + text.split("\n").length), "aria-label": `Text of message ${number + 1}, ${plain(found.messages[number].role)}`, value: text });
         fields.set(number, { area, untouched: area.value });
+        article.classList.add("edited");
         article.append(h("div", { class: "edit" }, area));
       }
       replace(actions, h("button", { type: "button", onclick: () => decide("edit") }, "Save"), " ", h("button", { type: "button", onclick: () => { left(); open(); } }, "Cancel"));

@@ -212,6 +212,16 @@ fn gc_removes_nothing_while_the_journal_of_a_kept_run_cannot_be_read() {
         |journal| std::fs::write(journal, text(journal).replacen("\"finished\"", "\"finis#ed\"", 1)).unwrap(),
         "its line 3 is damaged",
     );
+    // A key that is one, but not the stage's.
+    check_unreadable(
+        |journal| {
+            let mut bytes = std::fs::read(journal).unwrap();
+            let at = text(journal).rfind(r#""key":""#).unwrap() + r#""key":""#.len();
+            bytes[at] = if bytes[at] == b'0' { b'1' } else { b'0' };
+            std::fs::write(journal, bytes).unwrap();
+        },
+        "its line ",
+    );
     check_unreadable(
         |journal| {
             std::fs::remove_file(journal).unwrap();

@@ -2,10 +2,9 @@
 
 use std::path::{Path, PathBuf};
 
-const LAYERS: [&[&str]; 11] = [
-    &["offered", "traces"],
-    &["llm", "demo"],
-    &["agent", "judge", "grpo", "eval"],
+const LAYERS: [&[&str]; 10] = [
+    &["demo"],
+    &["agent", "grpo", "eval"],
     &["openai"],
     &["stage"],
     &["plan"],

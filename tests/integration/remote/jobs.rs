@@ -246,6 +246,15 @@ fn what_a_job_failed_with_while_no_run_followed_it_is_not_the_failure_of_the_nex
 }
 
 #[test]
+fn a_folder_that_is_away_after_the_submission_costs_nothing() {
+    let project = toys(0.0, "");
+    project.write("queue/vanish", "");
+    project.run(&[]);
+    assert_eq!(project.result("more/number.txt"), "2");
+    assert_eq!(submitted(&project).len(), 1);
+}
+
+#[test]
 fn a_stage_that_reruns_gets_a_job_with_a_name_of_its_own() {
     let project = toys(0.0, "");
     for _ in 0..2 {

@@ -1184,10 +1184,10 @@ async fn a_call_that_may_have_written_is_not_sent_again() {
 async fn a_server_that_asks_for_too_long_a_wait_is_not_asked_again() {
     let limited = (429, "retry-after: 3600", "");
     let refused = refused(&answering_to("initialize", vec![limited]).await).await;
-    assert_eq!(refused.code(), "mcp::refused");
+    assert_eq!(refused.code(), "mcp::rate_limited");
     let session = Session::connect(&answering(vec![limited]).await).await.unwrap();
     let error = session.call("t", Map::new()).await.unwrap_err();
-    insta::assert_snapshot!(error.hint().unwrap(), @"the server limits the rate of calls; lower `sessions` or `concurrency`");
+    insta::assert_snapshot!(error.hint().unwrap(), @"the server limits the rate of requests; lower `sessions` or `concurrency`, or try again later");
 }
 
 #[tokio::test]
@@ -1323,4 +1323,20 @@ async fn a_start_that_takes_too_long_quotes_what_is_no_message() {
     assert!(text.contains("on stdout, where each line is a message, it wrote: Content-Length: 99"), "{text}");
     assert!(!text.contains("exit status"), "{text}");
     assert!(error.hint().unwrap().contains("logs on stderr"));
+}
+
+#[tokio::test]
+async fn what_a_server_writes_in_place_of_messages_is_quoted_from_its_beginning() {
+    for (script, quoted) in [
+        (
+            r#"printf 'Welcome\n{\n  "jsonrpc": "2.0",\n  "id": 0\n}\n'"#,
+            r#"it wrote: { "jsonrpc": "2.0", "id": 0 }"#,
+        ),
+        (r#"printf 'Enter your name: '"#, "it wrote: Enter your name: (without the end of the line)"),
+    ] {
+        let mut spec = spec(&["sh", "-c", &format!("{script}; sleep 600")]);
+        spec.limits.start_timeout = Duration::from_secs(2);
+        let error = refused(&spec).await;
+        assert!(error.to_string().contains(quoted), "{error}");
+    }
 }

@@ -414,3 +414,26 @@ fn a_server_has_one_source_of_its_token() {
     mode(0o644);
     assert!(plan("bearer_file = \"token\"").1.contains("can be read by other users"));
 }
+
+#[test]
+fn a_command_that_dies_at_start_is_not_started_again_by_the_retries_of_its_stage() {
+    let project = Project::new(
+        r#"
+        [server]
+        command = ["sh", "-c", "echo >> starts; echo no database >&2; exit 3"]
+        state = "read-only"
+        [stages.tools]
+        kind = "discover"
+        "#,
+    );
+    let starts = || std::fs::read_to_string(project.path("starts")).unwrap().lines().count();
+    let connect = project.mcprl(&["connect", "run.toml"]);
+    assert_eq!(connect.code, Some(1), "{}", connect.err);
+    let of_connect = starts();
+    let refused = project.mcprl(&["run", "run.toml"]);
+    assert_eq!(refused.code, Some(1), "{}", refused.err);
+    let cause = "ended before it was ready (exit status: 3); stderr: no database";
+    assert!(refused.err.contains(cause) && !refused.err.contains("retry"), "{}", refused.err);
+    // For the list of tools, and by the stage.
+    assert_eq!(starts(), 3 * of_connect);
+}

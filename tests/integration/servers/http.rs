@@ -590,8 +590,37 @@ async fn a_rejected_refresh_token_asks_for_a_login() {
     *issuer.tokens.lock().unwrap() = Default::default();
     let (code, text) = printed(connect(data.path(), &[&issuer.server()])).await;
     assert_eq!(code, Some(1), "{text}");
-    assert!(text.contains("requires authorization") && text.contains("--login"), "{text}");
+    assert!(text.contains("refused the token that it was sent") && text.contains("--login"), "{text}");
     assert!(!text.contains("secret-"), "{text}");
+}
+
+#[tokio::test]
+async fn a_refusal_that_everybody_gets_is_no_forgotten_session() {
+    for (status, code) in
+        [(401, "mcp::refused"), (403, "mcp::refused"), (500, "mcp::lost"), (302, "mcp::lost")]
+    {
+        for is_of_all in [false, true] {
+            let begun = Arc::<AtomicUsize>::default();
+            let count = begun.clone();
+            let handle = move |body: String| async move {
+                let request: Value = serde_json::from_str(&body).unwrap();
+                let is_first = request["method"] != "initialize" || count.fetch_add(1, Ordering::SeqCst) == 0;
+                if request["method"] == "tools/call" || is_of_all && !is_first {
+                    return StatusCode::from_u16(status).unwrap().into_response();
+                }
+                let Some(result) = result(&request, "2025-06-18") else {
+                    return StatusCode::ACCEPTED.into_response();
+                };
+                let body = reply(&request, result).to_string();
+                ([("content-type", "application/json"), ("mcp-session-id", "s1")], body).into_response()
+            };
+            let spec = at(serve(Router::new().route("/mcp", post(handle))).await + "/mcp");
+            let session = Session::connect(&spec).await.unwrap();
+            let error = session.call("t", Map::new()).await.unwrap_err();
+            assert_eq!(error.code(), code, "{status}: {error}");
+            assert_eq!(begun.load(Ordering::SeqCst), 2, "{status}");
+        }
+    }
 }
 
 #[tokio::test]
@@ -618,7 +647,9 @@ async fn client_credentials() {
     };
     *token_of(&mut spec) = client("CARGO_PKG_VERSION");
     let error = refused(&spec).await;
-    assert!(error.to_string().contains("cannot get a token"), "{error}");
+    assert!(error.to_string().contains("/token answered with HTTP status 400: "), "{error}");
+    assert!(error.to_string().starts_with("cannot get a token for the server"), "{error}");
+    assert!(!error.is_transient() && error.hint().unwrap().contains("`oauth`"), "{error}");
     let mut elsewhere = client("CARGO_PKG_NAME");
     let Token::Client { issuer, .. } = &mut elsewhere else { unreachable!() };
     *issuer = Some("https://login.example.com/".into());
@@ -648,7 +679,9 @@ async fn a_token_file_is_read_at_each_connection() {
     for token in ["one", "two"] {
         std::fs::write(&path, format!("{token}\n")).unwrap();
         std::fs::set_permissions(&path, std::fs::Permissions::from_mode(0o600)).unwrap();
-        assert_eq!(refused(&spec).await.code(), "mcp::unauthorized");
+        let error = refused(&spec).await;
+        assert_eq!(error.code(), "mcp::unauthorized");
+        assert!(error.to_string().ends_with("refused the token that it was sent"), "{error}");
         issuer.tokens.lock().unwrap().0 = token.into();
         assert!(Session::connect(&spec).await.is_ok());
     }
@@ -713,8 +746,16 @@ fn calls_alone(request: &Value, answer: fn(&Value) -> Response) -> Response {
 
 #[tokio::test]
 async fn a_session_that_the_server_has_forgotten_is_begun_again_whatever_it_answers() {
-    let answers: [fn(&Value) -> Response; 14] = [
+    let answers: [fn(&Value) -> Response; 22] = [
         |_| StatusCode::NOT_FOUND.into_response(),
+        |_| (StatusCode::UNAUTHORIZED, [("www-authenticate", "Bearer")]).into_response(),
+        |_| StatusCode::UNAUTHORIZED.into_response(),
+        |_| (StatusCode::FORBIDDEN, format!("at {:?}", std::time::Instant::now())).into_response(),
+        |_| (StatusCode::INTERNAL_SERVER_ERROR, "oops").into_response(),
+        |_| (StatusCode::FOUND, [("location", "https://login.example.com/")]).into_response(),
+        |request| ([("content-type", "text/html")], format!("<p>{}", request["id"])).into_response(),
+        |_| ([("content-type", "application/json")], "").into_response(),
+        |_| StatusCode::ACCEPTED.into_response(),
         |_| error_of(400, &Value::Null, -32000, "Bad Request: No valid session ID provided"),
         |request| error_of(400, &request["id"], -32602, "Invalid request parameters"),
         |request| error_of(200, &request["id"], -32001, "Session not found"),

@@ -13,7 +13,7 @@ use std::{
 
 use super::{
     encoded::{base64, quoted_printable},
-    packed::{PACKED_BYTES, is_packed, unpack},
+    packed::{CONTENT_BYTES, PACKED_BYTES, is_packed, unpack},
 };
 use regex::bytes::{Regex, RegexBuilder, RegexSet, RegexSetBuilder};
 use serde_json::{Map, Value};
@@ -209,6 +209,12 @@ fn within(bytes: &[u8], levels: usize) -> Option<&'static str> {
                 break;
             }
             let mut plain = Vec::with_capacity(reading.len());
+            if let Some(kind) =
+                uncoloured(&reading, |byte, _| plain.push(byte)).then(|| first_kind(&plain)).flatten()
+            {
+                return Some(kind);
+            }
+            plain.clear();
             unescape(&reading, |byte, _| plain.push(byte));
             if plain.len() == reading.len() {
                 break;
@@ -238,11 +244,12 @@ const OVERLAP: usize = 64 << 10;
 /// # Errors
 /// If it cannot be read.
 pub fn in_file(file: impl Read) -> io::Result<Searched> {
-    unpacked(file, WITHIN)
+    let mut left = CONTENT_BYTES;
+    unpacked(file, WITHIN, &mut left)
 }
 
-/// The same, in compressed files so many levels deep.
-fn unpacked(mut file: impl Read, levels: usize) -> io::Result<Searched> {
+/// The same, in compressed files so many levels deep, which hold at most `left` bytes in all.
+fn unpacked(mut file: impl Read, levels: usize, left: &mut usize) -> io::Result<Searched> {
     let (mut buffer, mut is_text, mut is_first, mut is_wide) = (Vec::new(), true, true, false);
     let mut packed: Option<Vec<u8>> = None;
     loop {
@@ -270,10 +277,10 @@ fn unpacked(mut file: impl Read, levels: usize) -> io::Result<Searched> {
     }
     let Some(packed) = packed else { return Ok(Searched { kind: None, is_text }) };
     let (mut kind, mut is_text) = (None, packed.len() <= PACKED_BYTES);
-    is_text &= unpack(&packed, |content| {
+    is_text &= unpack(&packed, left, |content, left| {
         // Bytes in memory can be read.
         if kind.is_none()
-            && let Ok(inner) = unpacked(content, levels - 1)
+            && let Ok(inner) = unpacked(content, levels - 1, left)
         {
             kind = inner.kind;
             is_text &= inner.is_text;
@@ -330,7 +337,7 @@ pub fn conceal(value: &mut Value) -> bool {
 const DEPTH: usize = 9;
 /// How many levels of base64, or of compressed files, are searched.
 const WITHIN: usize = 2;
-const ESCAPES: [u8; 4] = *b"\\%&\x1b";
+const ESCAPES: [u8; 5] = *b"\\%&\x1b\xc2";
 
 fn first_kind(reading: &[u8]) -> Option<&'static str> {
     let candidates = SET.matches(reading);
@@ -368,8 +375,19 @@ fn spans(bytes: &[u8]) -> Vec<Range<usize>> {
         for _ in 0..DEPTH {
             let (plain, mut at): (Vec<u8>, Vec<usize>) = reading.iter().copied().unzip();
             at.push(bytes.len());
-            for kind in SET.matches(&plain) {
-                spans.extend(matches(kind, &plain).map(|span| at[span.start]..at[span.end]));
+            let mut found = |text: &[u8], at: &[usize]| {
+                for kind in SET.matches(text) {
+                    spans.extend(matches(kind, text).map(|span| at[span.start]..at[span.end]));
+                }
+            };
+            found(&plain, &at);
+            let (mut words, mut places) = (Vec::new(), Vec::new());
+            if uncoloured(&plain, |byte, index| {
+                words.push(byte);
+                places.push(at[index]);
+            }) {
+                places.push(bytes.len());
+                found(&words, &places);
             }
             let mut next = Vec::with_capacity(reading.len());
             unescape(&plain, |byte, index| next.push((byte, at[index])));
@@ -410,6 +428,46 @@ fn numbered(bytes: &[u8], start: usize, radix: u32, end: u8) -> (Option<u32>, us
     (number, start + digits.unwrap_or_default() + 1)
 }
 
+/// Most bytes of a sequence for a terminal: a link has an address in it.
+const SEQUENCE: usize = 2048;
+
+/// The length of the sequence for a terminal (ECMA-48) that begins here, such as a colour, a link or a character set, or of a soft hyphen.
+fn sequence(bytes: &[u8]) -> Option<usize> {
+    let end = |rest: &[u8]| rest.iter().take(SEQUENCE).position(|byte| (b'@'..=b'~').contains(byte));
+    match bytes {
+        [b'\x1b', b'[', rest @ ..] | [0xc2, 0x9b, rest @ ..] => end(rest).map(|end| end + 3),
+        [b'\x1b', b']' | b'P' | b'X' | b'^' | b'_', rest @ ..] => {
+            let end = rest.iter().take(SEQUENCE).position(|byte| [b'\x07', b'\x1b'].contains(byte))?;
+            Some(end + if rest[end] == b'\x1b' { 4 } else { 3 })
+        }
+        [b'\x1b', b' '..=b'/', b'0'..=b'~', ..] => Some(3),
+        [b'\x1b', b'0'..=b'~', ..] | [0xc2, 0xad, ..] => Some(2),
+        _ => None,
+    }
+}
+
+/// A text without sequences for a terminal, where they stand in the middle of words. Passes each byte on with its place. Returns
+/// whether there were any.
+fn uncoloured(bytes: &[u8], mut push: impl FnMut(u8, usize)) -> bool {
+    if !bytes.iter().any(|byte| [b'\x1b', 0xc2].contains(byte)) {
+        return false;
+    }
+    let (mut at, mut any) = (0, false);
+    while let Some(byte) = bytes.get(at) {
+        match sequence(&bytes[at..]) {
+            Some(length) => {
+                any = true;
+                at += length;
+            }
+            None => {
+                push(*byte, at);
+                at += 1;
+            }
+        }
+    }
+    any
+}
+
 /// A text without one layer of escapes. Passes each byte on with its place.
 fn unescape(bytes: &[u8], mut push: impl FnMut(u8, usize)) {
     let hex = |from: usize, digits: usize| {
@@ -431,15 +489,16 @@ fn unescape(bytes: &[u8], mut push: impl FnMut(u8, usize)) {
             (b'\\', Some(b'0'..=b'3')) if octal(at + 1).is_some() => (octal(at + 1), 4),
             (b'\\', Some(b'n' | b'r' | b't' | b'b' | b'f' | b'v' | b'0')) => (Some(u32::from(b'\n')), 2),
             (b'\\', Some(quoted @ (b'"' | b'\'' | b'/' | b'\\'))) => (Some(u32::from(*quoted)), 2),
+            (b'\\', Some(b'e')) => (Some(0x1b), 2),
             (b'\\', Some(b'u')) if bytes.get(at + 2) == Some(&b'{') => numbered(3, 16, b'}'),
             (b'\\', Some(b'u')) => (hex(at + 2, 4), 6),
             (b'\\', Some(b'U')) => (hex(at + 2, 8), 10),
             (b'&', Some(b'#')) if matches!(bytes.get(at + 2), Some(b'x' | b'X')) => numbered(3, 16, b';'),
             (b'&', Some(b'#')) => numbered(2, 10, b';'),
-            // Colours of a terminal.
-            (b'\x1b', Some(b'[')) => {
-                let end = bytes[at + 2..].iter().take(32).position(u8::is_ascii_alphabetic);
-                (end.map(|_| u32::from(b'\n')), end.unwrap_or_default() + 3)
+            // Colours stand between words.
+            (b'\x1b', _) => {
+                let length = sequence(&bytes[at..]);
+                (length.map(|_| u32::from(b'\n')), length.unwrap_or(1))
             }
             (b'\\', Some(b'x')) => (hex(at + 2, 2), 4),
             (b'%', Some(_)) => (hex(at + 1, 2), 3),
@@ -584,6 +643,13 @@ mod tests {
             format!("x=кл{secret}ю"),
             format!("\x1b[1;32m{secret}\x1b[0m"),
             in_json(&format!("\x1b[32m{secret}\x1b[0m")),
+            format!("\x1b[01;31m\x1b[K{}\x1b[m\x1b[K{}", &secret[..4], &secret[4..]),
+            in_json(&format!("{}\x1b[1m\x1b(B{}", &secret[..3], &secret[3..])),
+            format!("{}\x1b]8;;https://a.example\x1b\\{}\x1b]8;;\x07", &secret[..4], &secret[4..]),
+            format!("{}\x1b7\x1b*B\u{9b}1m{}", &secret[..4], &secret[4..]),
+            format!("{}\x1b[{}m{}", &secret[..4], "1;".repeat(40), &secret[4..]),
+            format!("{}\\e[1m{}", &secret[..4], &secret[4..]),
+            format!("{}\u{ad}{}", &secret[..4], &secret[4..]),
             numbered("&#", 10, ";"),
             numbered("&#x", 16, ";"),
             numbered("\\u{", 16, "}"),
@@ -644,6 +710,25 @@ mod tests {
         }
     }
 
+    /// A zip archive of uncompressed members.
+    fn stored(members: &[&[u8]], is_streamed: bool) -> Vec<u8> {
+        let mut archive = Vec::new();
+        for member in members {
+            let size = (member.len() as u32).to_le_bytes();
+            let sizes = [[0; 4], size, size].concat();
+            let (flags, before, behind) = match is_streamed {
+                true => (8, vec![0; 12], [b"PK\x07\x08", &*sizes].concat()),
+                false => (0, sizes, Vec::new()),
+            };
+            archive.extend([b"PK\x03\x04\x14\0", &[flags, 0, 0, 0, 0, 0, 0, 0][..], &before].concat());
+            archive.extend([b"\x01\0\0\0m", *member, &behind].concat());
+        }
+        let directory = (archive.len() as u32).to_le_bytes();
+        archive
+            .extend([&b"PK\x01\x02PK\x05\x06\0\0\0\0\0\0\0\0\x04\0\0\0"[..], &directory, b"\0\0"].concat());
+        archive
+    }
+
     #[test]
     fn a_compressed_file_is_searched_as_what_it_holds() {
         let packed: [&[u8]; 4] = [
@@ -659,6 +744,27 @@ mod tests {
             let cut = in_file(&bytes[..bytes.len() / 3]).unwrap();
             assert_eq!((cut.kind, cut.is_text), (None, false));
         }
+        // Stored in an archive as it is, with its size before or behind it.
+        for mut streamed in [false, true].map(|streamed| stored(&[b"plain", packed[0], packed[3]], streamed))
+        {
+            assert_eq!(in_file(&*streamed).unwrap().kind, kind);
+            streamed.truncate(100);
+            assert_eq!(in_file(&*streamed).unwrap(), Searched { kind: None, is_text: false });
+        }
+        for is_streamed in [false, true] {
+            let innocent = stored(&[b"nothing of note", b"nor here"], is_streamed);
+            assert_eq!(in_file(&*innocent).unwrap(), Searched { kind: None, is_text: true });
+        }
+        // What stands behind the end of an archive, or behind a member that says it is empty, is named as not searched.
+        let empty = {
+            let mut archive = stored(&[b"plain"], false);
+            archive[18..26].fill(0);
+            archive
+        };
+        let two = [stored(&[b"plain"], false), stored(&[packed[0]], false)].concat();
+        for hidden in [empty, two] {
+            assert_eq!(in_file(&*hidden).unwrap(), Searched { kind: None, is_text: false });
+        }
         let twice = zstd::encode_all(packed[0], 3).unwrap();
         assert_eq!(in_file(&*twice).unwrap().kind, kind);
         let innocent = zstd::encode_all("nothing of note".repeat(99).as_bytes(), 3).unwrap();
@@ -666,6 +772,10 @@ mod tests {
         // What is too large is named.
         let bomb = zstd::encode_all(io::repeat(b' ').take(300 << 20), 3).unwrap();
         assert_eq!(in_file(&*bomb).unwrap(), Searched { kind: None, is_text: false });
+        let half = zstd::encode_all(io::repeat(b' ').take(100 << 20), 3).unwrap();
+        assert_eq!(in_file(&*half).unwrap(), Searched { kind: None, is_text: true });
+        let many = stored(&[&half, &half, &half], false);
+        assert_eq!(in_file(&*many).unwrap(), Searched { kind: None, is_text: false });
     }
 
     #[test]

@@ -3,7 +3,7 @@
 
 use super::{
     Parsed, Schemas, after_call,
-    json::{self, Read},
+    json::{self, ParsedValue},
 };
 use crate::ToolCall;
 
@@ -36,8 +36,8 @@ pub(super) fn parse(mut rest: &str, tools: &Schemas) -> Parsed {
 /// Parses what follows an opening tag: the call and the text after it. The closing tag may be missing.
 fn read_call<'t>(body: &'t str, tools: &Schemas) -> (Result<ToolCall, String>, &'t str) {
     let (value, end) = match json::value(body) {
-        Read::Value(value, end) => (value, end),
-        Read::Wrong(why, end) => return (Err(why), after_call(&body[end..], OPEN, CLOSE)),
+        ParsedValue::Value(value, end) => (value, end),
+        ParsedValue::Wrong(why, end) => return (Err(why), after_call(&body[end..], OPEN, CLOSE)),
     };
     let rest = body[end..].trim_start();
     if let Some(after) = rest.strip_prefix(CLOSE) {

@@ -27,7 +27,7 @@ pub fn arguments(call: &ToolCall) -> String {
 }
 
 /// The result of parsing the start of a text.
-pub enum Read {
+pub enum ParsedValue {
     /// A value and its length.
     Value(Value, usize),
     /// An error text for the model, and the minimum number of bytes to skip.
@@ -35,15 +35,15 @@ pub enum Read {
 }
 
 /// Parses one value at the start of a text and ignores what follows.
-pub fn value(text: &str) -> Read {
+pub fn value(text: &str) -> ParsedValue {
     let mut values = serde_json::Deserializer::from_str(text).into_iter::<Unambiguous>();
     match values.next() {
         Some(Ok(_)) if values.byte_offset() > LONGEST => {
-            Read::Wrong(format!("longer than {LONGEST} bytes"), values.byte_offset())
+            ParsedValue::Wrong(format!("longer than {LONGEST} bytes"), values.byte_offset())
         }
-        Some(Ok(Unambiguous(value))) => Read::Value(value, values.byte_offset()),
-        Some(Err(error)) if !error.is_eof() => Read::Wrong(format!("not valid JSON: {error}"), 0),
-        _ => Read::Wrong("incomplete JSON".into(), 0),
+        Some(Ok(Unambiguous(value))) => ParsedValue::Value(value, values.byte_offset()),
+        Some(Err(error)) if !error.is_eof() => ParsedValue::Wrong(format!("not valid JSON: {error}"), 0),
+        _ => ParsedValue::Wrong("incomplete JSON".into(), 0),
     }
 }
 
@@ -178,8 +178,8 @@ mod tests {
         ];
         for (text, expected) in cases {
             let read = match value(text) {
-                Read::Value(value, _) => call(value, &Schemas::default()),
-                Read::Wrong(why, _) => Err(why),
+                ParsedValue::Value(value, _) => call(value, &Schemas::default()),
+                ParsedValue::Wrong(why, _) => Err(why),
             };
             assert_eq!(super::super::tests::shown(&[read]), expected, "{text}");
         }

@@ -5,7 +5,7 @@
 
 use super::{
     Parsed, Schemas,
-    json::{self, Read},
+    json::{self, ParsedValue},
 };
 use crate::ToolCall;
 
@@ -43,7 +43,7 @@ fn read_calls<'t>(
             return (calls, rest);
         }
         match json::value(rest) {
-            Read::Value(value, end) => {
+            ParsedValue::Value(value, end) => {
                 let is_call = ["name", "parameters", "arguments"].iter().any(|key| value.get(key).is_some());
                 if !is_call && calls.is_empty() && !is_tagged {
                     return (calls, "");
@@ -51,7 +51,7 @@ fn read_calls<'t>(
                 calls.push(json::call(value, tools));
                 rest = &rest[end..];
             }
-            Read::Wrong(why, _) => {
+            ParsedValue::Wrong(why, _) => {
                 calls.push(Err(why));
                 return (calls, "");
             }

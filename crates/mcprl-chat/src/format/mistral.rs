@@ -13,7 +13,7 @@ use serde_json::Value;
 
 use super::{
     Parsed, Schemas,
-    json::{self, Read},
+    json::{self, ParsedValue},
 };
 use crate::{
     ToolCall,
@@ -73,8 +73,8 @@ fn read<'a>(body: &'a str, parsed: &mut Parsed, tools: &Schemas) -> &'a str {
     let is_list = !MARKS.iter().any(|mark| body.starts_with(mark));
     if is_list && body.starts_with(['[', '{']) {
         let (value, end) = match json::value(body) {
-            Read::Value(value, end) => (value, end),
-            Read::Wrong(why, _) => {
+            ParsedValue::Value(value, end) => (value, end),
+            ParsedValue::Wrong(why, _) => {
                 add(Err(why), None);
                 return after_call(body);
             }
@@ -100,15 +100,15 @@ fn read<'a>(body: &'a str, parsed: &mut Parsed, tools: &Schemas) -> &'a str {
     };
     let rest = rest.strip_prefix(ARGUMENTS).unwrap_or(rest);
     match json::value(rest) {
-        Read::Value(Value::Object(arguments), end) => {
+        ParsedValue::Value(Value::Object(arguments), end) => {
             add(Ok(ToolCall { name: name.trim().to_owned(), arguments }), id);
             &rest[end..]
         }
-        Read::Value(_, end) => {
+        ParsedValue::Value(_, end) => {
             add(Err("the arguments are not a JSON object".into()), id);
             &rest[end..]
         }
-        Read::Wrong(why, _) => {
+        ParsedValue::Wrong(why, _) => {
             add(Err(why), id);
             after_call(rest)
         }

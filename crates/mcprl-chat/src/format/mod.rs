@@ -158,7 +158,7 @@ impl Format {
             return plain;
         }
         let (reasoning, rest) = self.split(text, opened);
-        let lenient::Found { text, calls } = lenient::read(rest, tools);
+        let lenient::ReadTurn { text, calls } = lenient::read(rest, tools);
         let (calls, forms): (Vec<_>, Vec<_>) = calls.into_iter().unzip();
         let ids = calls.iter().enumerate().map(|(index, call)| generated_id(index, call)).collect();
         let lenient = Turn { text: text.trim().to_owned(), reasoning, calls, ids, forms };

@@ -2,7 +2,7 @@
 
 use super::{
     Parsed, Schemas, after_call,
-    json::{self, Read},
+    json::{self, ParsedValue},
 };
 use crate::ToolCall;
 
@@ -35,12 +35,12 @@ pub(super) fn parse(mut rest: &str, tools: &Schemas) -> Parsed {
     while let Some((before, body)) = next(rest) {
         parsed.text.push_str(before);
         rest = match json::value(body) {
-            Read::Value(value, end) => {
+            ParsedValue::Value(value, end) => {
                 parsed.calls.extend(json::items(value).into_iter().map(|item| json::call(item, tools)));
                 let after = body[end..].trim_start();
                 after.strip_prefix(CLOSE).unwrap_or(after)
             }
-            Read::Wrong(why, end) => {
+            ParsedValue::Wrong(why, end) => {
                 parsed.calls.push(Err(why));
                 after_call(&body[end..], OPEN, CLOSE)
             }

@@ -113,9 +113,6 @@ fn of_text(state: &mut State<'_, '_>, value: &Value, method: &str, args: &[Value
         let [] = bound(args, [])?;
         Ok(limits::made(text)?.into())
     };
-    let range = |start: Option<Value>, end: Option<Value>| -> Result<_, Error> {
-        Ok(text::range(this, integer(given(start), 0)?, given(end).map(i64::try_from).transpose()?))
-    };
     match method {
         "upper" => changed(this.to_uppercase()),
         "lower" => changed(this.to_lowercase()),
@@ -182,34 +179,8 @@ fn of_text(state: &mut State<'_, '_>, value: &Value, method: &str, args: &[Value
             let cut = if method == "removeprefix" { this.strip_prefix(end) } else { this.strip_suffix(end) };
             Ok(cut.unwrap_or(this).into())
         }
-        "find" | "rfind" | "index" | "rindex" | "count" => {
-            let [what, start, end] = bound(args, ["sub", "start", "end"])?;
-            let what = string(what.as_ref())?;
-            let within = range(start, end)?;
-            if method == "count" {
-                return Ok(within.map_or(0, |(from, to)| this[from..to].matches(what).count()).into());
-            }
-            let found = within.and_then(|(from, to)| {
-                let part = &this[from..to];
-                let at = if method.starts_with('r') { part.rfind(what) } else { part.find(what) };
-                Some(this[..from + at?].chars().count())
-            });
-            match found {
-                Some(at) => Ok(at.into()),
-                None if method.ends_with("find") => Ok((-1).into()),
-                None => Err(invalid("the text is not found")),
-            }
-        }
-        "startswith" | "endswith" => {
-            let [what, start, end] = bound(args, ["prefix", "start", "end"])?;
-            let within = range(start, end)?;
-            let part = within.map(|(from, to)| &this[from..to]);
-            any_of(what.as_ref(), |what| {
-                part.is_some_and(|part| match method {
-                    "startswith" => part.starts_with(what),
-                    _ => part.ends_with(what),
-                })
-            })
+        "find" | "rfind" | "index" | "rindex" | "count" | "startswith" | "endswith" => {
+            within(this, method, args)
         }
         "join" => {
             let [items] = bound(args, ["iterable"])?;
@@ -228,6 +199,40 @@ fn of_text(state: &mut State<'_, '_>, value: &Value, method: &str, args: &[Value
             }
             minijinja_contrib::pycompat::unknown_method_callback(state, value, method, args)
         }
+    }
+}
+
+/// Methods that look for a text within a part of another.
+fn within(this: &str, method: &str, args: &[Value]) -> Result<Value, Error> {
+    let range = |start: Option<Value>, end: Option<Value>| -> Result<_, Error> {
+        Ok(text::range(this, integer(given(start), 0)?, given(end).map(i64::try_from).transpose()?))
+    };
+    if let "startswith" | "endswith" = method {
+        let [what, start, end] = bound(args, ["prefix", "start", "end"])?;
+        let within = range(start, end)?;
+        let part = within.map(|(from, to)| &this[from..to]);
+        return any_of(what.as_ref(), |what| {
+            part.is_some_and(|part| match method {
+                "startswith" => part.starts_with(what),
+                _ => part.ends_with(what),
+            })
+        });
+    }
+    let [what, start, end] = bound(args, ["sub", "start", "end"])?;
+    let what = string(what.as_ref())?;
+    let within = range(start, end)?;
+    if method == "count" {
+        return Ok(within.map_or(0, |(from, to)| this[from..to].matches(what).count()).into());
+    }
+    let found = within.and_then(|(from, to)| {
+        let part = &this[from..to];
+        let at = if method.starts_with('r') { part.rfind(what) } else { part.find(what) };
+        Some(this[..from + at?].chars().count())
+    });
+    match found {
+        Some(at) => Ok(at.into()),
+        None if method.ends_with("find") => Ok((-1).into()),
+        None => Err(invalid("the text is not found")),
     }
 }
 

@@ -4,7 +4,7 @@ use std::{cell::OnceCell, collections::BTreeMap, ops::Range};
 
 use candle_core::{Result, Tensor, bail};
 
-use super::{Part, Segments};
+use super::{Segments, StepPart};
 use crate::model::{
     kernels::{Attention, DeltaState, DeltaStep},
     ops::{
@@ -17,7 +17,7 @@ use crate::model::{
 /// One layer of a step.
 pub(super) struct StepMixer<'a> {
     pub layer: usize,
-    pub parts: &'a [Part],
+    pub parts: &'a [StepPart],
     /// Every segment on a path, with the rows below it, by depth: parents precede their children.
     pub covered: &'a [Vec<(usize, Range<usize>)>],
     pub segments: &'a mut Segments,
@@ -95,7 +95,7 @@ enum Start {
 
 impl Start {
     /// The segment with the state, for a part that starts from one.
-    fn segment(self, part: &Part) -> usize {
+    fn segment(self, part: &StepPart) -> usize {
         if let Self::Segment(above) = self { above } else { part.segment() }
     }
 }

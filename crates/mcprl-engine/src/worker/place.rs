@@ -2,10 +2,10 @@
 
 use std::collections::BTreeSet;
 
-use super::{Segment, SequenceState, Worker};
+use super::{DecodeWorker, Segment, SequenceState};
 use crate::segments::Needs;
 
-impl Worker {
+impl DecodeWorker {
     /// Moves a conversation to the place of its last token. What others have said before is there already, with its keys
     /// and values.
     pub(super) fn place(&mut self, id: u64) {

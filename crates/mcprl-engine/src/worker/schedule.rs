@@ -8,13 +8,13 @@
 
 use std::cmp::Reverse;
 
-use super::{EngineError, Segment, Segments, SequenceState, Worker};
+use super::{DecodeWorker, EngineError, Segment, Segments, SequenceState};
 use crate::segments::{EvictionOrder, Ranks};
 
 /// Tokens by which a running turn's reservation is ahead of it, if it may sample that many.
 const AHEAD: usize = 64;
 
-impl Worker {
+impl DecodeWorker {
     /// Moves running turns to their places, with memory for them, and reserves memory for waiting turns.
     pub(super) fn schedule(&mut self) {
         self.cancel_abandoned();

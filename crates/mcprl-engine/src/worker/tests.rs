@@ -73,7 +73,7 @@ fn prompt(talk: &Talk) -> Vec<Arc<[u32]>> {
 
 type Played = Vec<Result<Sampled, String>>;
 
-fn check(worker: &Worker) {
+fn check(worker: &DecodeWorker) {
     let paths =
         worker.conversations.iter().map(|(id, c)| (*id, (c.path.to_vec(), worker.running.contains(id))));
     worker.segments.check(&paths.collect());
@@ -85,7 +85,7 @@ fn check(worker: &Worker) {
 }
 
 fn play(make: fn() -> Decoder, bound: usize, talks: &[Talk], cancels: bool) -> (Vec<Played>, usize) {
-    let mut worker = Worker::new(Arc::new(make()), Arc::default(), bound);
+    let mut worker = DecodeWorker::new(Arc::new(make()), Arc::default(), bound);
     let mut played: Vec<Played> = vec![Vec::new(); talks.len()];
     let mut now: BTreeMap<usize, (oneshot::Receiver<Result<Sampled, EngineError>>, usize)> = BTreeMap::new();
     let mut undo = vec![false; talks.len()];

@@ -67,6 +67,11 @@ impl Redaction {
         Self { bearer: Some(bearer), ..self }
     }
 
+    /// Whether the connection sends a bearer token.
+    pub(crate) fn has_token(&self) -> bool {
+        self.bearer.as_ref().is_some_and(|bearer| bearer.token().is_some())
+    }
+
     /// A text without hidden characters and secrets.
     pub(super) fn text(&self, text: &str) -> String {
         replace(clean(text), &self.replaced()).into_owned()

@@ -4,9 +4,9 @@
 
 use std::{collections::BTreeSet, iter};
 
-use serde_json::Value;
+use serde_json::{Map, Value};
 
-use super::{End, EpisodeRow, Trajectory, table::table};
+use super::{CallError, End, EpisodeRow, Message, MessageCall, Role, Trajectory, table::table};
 
 table! {
     /// One call that a policy made, `complete_task` included.
@@ -23,11 +23,9 @@ table! {
         call_id: String,
         /// The agent's name of the tool; empty if the call could not be parsed.
         tool: String,
-        /// Arguments as JSON, as the policy wrote them. Null if unknown: the call, or another one of its turn in a run of an
-        /// earlier version, could not be parsed.
+        /// Arguments as JSON, as the policy wrote them. Null if the call could not be parsed.
         arguments: Option<String>,
-        /// Size of the whole result in bytes. Null if there was none; of a result that an earlier version clipped, the size of
-        /// the rest.
+        /// Size of the whole result in bytes. Null if there was none.
         result_bytes: Option<u64>,
         /// Whether the agent saw only the beginning and the end of the result.
         clipped: bool,
@@ -45,90 +43,65 @@ table! {
     }
 }
 
-/// Why a call failed.
-#[derive(
-    Debug,
-    Clone,
-    Copy,
-    PartialEq,
-    Eq,
-    PartialOrd,
-    Ord,
-    strum::Display,
-    strum::EnumString,
-    strum::IntoStaticStr,
-)]
-#[strum(serialize_all = "snake_case")]
-pub enum CallError {
-    /// Its text is not a call.
-    Unparsable,
-    UnknownTool,
-    /// The arguments do not fit the schema.
-    Schema,
-    /// The episode, or the tool, has no calls left.
-    NoCallsLeft,
-    /// A person or a rule did not permit it.
-    Refused,
-    /// The server answered with an error.
-    Tool,
-    /// The server was lost.
-    ServerDown,
+/// A call of a conversation with its result.
+#[derive(Debug, Clone, Copy)]
+pub struct PairedCall<'m> {
+    /// Model turn, from 0.
+    pub turn: u32,
+    /// None if it could not be parsed.
+    pub call: Option<&'m MessageCall>,
+    pub result: Option<&'m Message>,
 }
 
-impl CallError {
-    /// The name in [`Call::error`].
-    pub fn name(self) -> &'static str {
-        self.into()
+impl<'m> PairedCall<'m> {
+    /// The name of the tool; empty if the call could not be parsed.
+    pub fn tool(&self) -> &'m str {
+        let of_result = self.result.map_or("", Message::tool);
+        self.call.map_or(of_result, |call| call.name.as_str())
     }
 
-    /// For results of earlier versions, which have no `error`: recognizes mcprl's own messages.
-    fn of_result(text: &str, is_error: bool) -> Option<Self> {
-        const OWN: [(&str, CallError); 6] = [
-            ("error: the tool call is malformed: ", CallError::Unparsable),
-            ("error: no tool named ", CallError::UnknownTool),
-            ("error: wrong arguments of ", CallError::Schema),
-            ("error: complete_task needs the argument ", CallError::Schema),
-            ("error: no calls are left; ", CallError::NoCallsLeft),
-            ("error: this tool can be called ", CallError::NoCallsLeft),
-        ];
-        let own = OWN.into_iter().find(|(start, _)| text.starts_with(start)).map(|(_, error)| error);
-        own.or(is_error.then_some(Self::Tool))
+    pub fn error(&self) -> Option<CallError> {
+        self.result.and_then(Message::error)
+    }
+
+    /// The arguments as the policy wrote them.
+    pub fn written(&self) -> Option<&'m Map<String, Value>> {
+        self.call.map(|call| &call.arguments).or_else(|| self.changed())
+    }
+
+    /// The arguments that the server got.
+    pub fn sent(&self) -> Option<&'m Map<String, Value>> {
+        self.changed().or_else(|| self.call.map(|call| &call.arguments))
+    }
+
+    fn changed(&self) -> Option<&'m Map<String, Value>> {
+        self.result?.result.as_ref()?.arguments.as_ref()
     }
 }
 
-/// The result of a call, as the message in [`Trajectory::messages`] has it.
-struct Answer {
-    call_id: String,
-    tool: String,
-    arguments: Option<String>,
-    bytes: u64,
-    clipped: bool,
-    error: Option<CallError>,
-}
-
-impl Answer {
-    fn of(message: &Value) -> Self {
-        let text = |key: &str| message[key].as_str().unwrap_or_default().to_owned();
-        let content = text("content");
-        let recorded = message["error"].as_str().and_then(|name| name.parse().ok());
-        let whole = message["bytes"].as_u64();
-        Self {
-            call_id: text("tool_call_id"),
-            tool: text("name"),
-            arguments: message.get("arguments").map(Value::to_string),
-            bytes: whole.or_else(|| message["repeats"].as_u64()).unwrap_or(content.len() as u64),
-            clipped: whole.is_some() || is_clipped(&content),
-            error: recorded.or_else(|| CallError::of_result(&content, message["is_error"] == true)),
+/// The calls of a conversation in order, each with its result.
+pub fn paired_calls(messages: &[Message]) -> Vec<PairedCall<'_>> {
+    let mut all = Vec::new();
+    let assistants = messages.iter().enumerate().filter(|(_, message)| message.role == Role::Assistant);
+    for (turn, (at, message)) in assistants.enumerate() {
+        let turn = turn as u32;
+        let results = messages[at + 1..].iter().take_while(|message| message.role == Role::Tool);
+        let results: Vec<&Message> = results.collect();
+        let is_of = |result: &&Message, call: &MessageCall| result.call_id() == Some(&call.id);
+        // Results of calls that are not in the message, because they could not be parsed.
+        let is_unread = |result: &&Message| message.calls.iter().all(|call| !is_of(result, call));
+        let unread = |result| PairedCall { turn, call: None, result: Some(result) };
+        let mut rest = results.iter().copied().peekable();
+        for call in &message.calls {
+            all.extend(iter::from_fn(|| rest.next_if(is_unread)).map(unread));
+            // In order, because a policy may repeat an id.
+            let found = rest.next_if(|result| is_of(result, call));
+            let result = found.or_else(|| results.iter().copied().find(|result| is_of(result, call)));
+            all.push(PairedCall { turn, call: Some(call), result });
         }
+        all.extend(rest.filter(is_unread).map(unread));
     }
-}
-
-/// Whether the text has the note that stands for the middle of a long result.
-fn is_clipped(content: &str) -> bool {
-    content.lines().any(|line| {
-        let count = line.strip_prefix('[').and_then(|line| line.strip_suffix(" tokens left out]"));
-        count.is_some_and(|count| !count.is_empty() && count.bytes().all(|byte| byte.is_ascii_digit()))
-    })
+    all
 }
 
 /// The part of an episode that its calls follow from.
@@ -136,8 +109,7 @@ fn is_clipped(content: &str) -> bool {
 pub struct CallSource<'a> {
     pub trajectory_id: &'a str,
     pub scenario_id: &'a str,
-    /// As in [`Trajectory::messages`].
-    pub messages: &'a str,
+    pub messages: &'a [Message],
     pub end: Option<End>,
 }
 
@@ -153,65 +125,41 @@ impl<'a> From<&'a EpisodeRow> for CallSource<'a> {
     }
 }
 
-/// The calls of an episode, in order. `unchecked`: tools whose schema cannot be used to check arguments. Messages that are not
-/// as `rollout` writes them give no calls.
-///
-/// Results of runs before mcprl marked errors in `messages` do not tell whether the server answered with an error; see
-/// [`unmarked_errors`].
+/// The calls of an episode, in order. `unchecked`: tools whose schema cannot be used to check arguments.
 pub fn calls(of: &CallSource<'_>, unchecked: &BTreeSet<String>) -> Vec<Call> {
-    let messages: Vec<Value> = serde_json::from_str(of.messages).unwrap_or_default();
-    let mut rows: Vec<Call> = Vec::new();
-    let mut turn = 0;
-    let assistants = messages.iter().enumerate().filter(|(_, message)| message["role"] == "assistant");
-    for (at, message) in assistants {
-        let results = messages[at + 1..].iter().take_while(|message| message["role"] == "tool");
-        let answers: Vec<Answer> = results.map(Answer::of).collect();
-        let made = message["tool_calls"].as_array().map_or(&[][..], Vec::as_slice);
-        // Results of calls that are not in the message: they could not be parsed, or in earlier versions others of their turn.
-        let is_unread = |answer: &&Answer| made.iter().all(|call| call["id"] != answer.call_id.as_str());
-        let row = |tool: &str, call_id: &str, answer: Option<&Answer>| {
-            let error = answer.and_then(|answer| answer.error);
-            let is_checked = answer.is_some() && !tool.is_empty() && !unchecked.contains(tool);
-            Call {
-                trajectory_id: of.trajectory_id.to_owned(),
-                scenario_id: of.scenario_id.to_owned(),
-                turn,
-                call_id: call_id.to_owned(),
-                tool: tool.to_owned(),
-                result_bytes: answer.map(|answer| answer.bytes),
-                clipped: answer.is_some_and(|answer| answer.clipped),
-                is_error: error.is_some(),
-                error: error.map(|error| error.to_string()),
-                fits_schema: match error {
-                    Some(CallError::Schema) => Some(false),
-                    Some(CallError::Unparsable | CallError::UnknownTool) => None,
-                    _ => is_checked.then_some(true),
-                },
-                ..Call::default()
-            }
-        };
-        let unread = |answer: &Answer| {
-            let arguments = answer.arguments.clone();
-            Call { arguments, ..row(&answer.tool, &answer.call_id, Some(answer)) }
-        };
-        let mut rest = answers.iter().peekable();
-        for call in made {
-            rows.extend(iter::from_fn(|| rest.next_if(is_unread)).map(unread));
-            let id = call["id"].as_str().unwrap_or_default();
-            // In order, because a policy may repeat an id.
-            let found = rest.next_if(|answer| answer.call_id == id);
-            let found = found.or_else(|| answers.iter().find(|answer| answer.call_id == id));
-            let function = &call["function"];
-            let tool = function["name"].as_str().unwrap_or_default();
-            let form = Some(call["form"].as_str().unwrap_or("template").to_owned());
-            let arguments = function.get("arguments").map(Value::to_string);
-            rows.push(Call { arguments, form, ..row(tool, id, found) });
+    let row = |(index, paired): (usize, PairedCall<'_>)| {
+        let PairedCall { turn, call, result } = paired;
+        let (tool, error) = (paired.tool(), paired.error());
+        let call_id = call.map(|call| call.id.as_str()).or_else(|| result?.call_id());
+        let known = result.and_then(|message| message.result.as_ref());
+        let whole = known.and_then(|known| known.bytes);
+        let shown = |message: &Message| message.text.len() as u64;
+        let bytes = whole.or(known.and_then(|known| known.repeats)).or(result.map(shown));
+        let is_checked = result.is_some() && !tool.is_empty() && !unchecked.contains(tool);
+        Call {
+            trajectory_id: of.trajectory_id.to_owned(),
+            scenario_id: of.scenario_id.to_owned(),
+            turn,
+            index: index as u32,
+            call_id: call_id.unwrap_or_default().to_owned(),
+            tool: tool.to_owned(),
+            arguments: paired.written().and_then(|written| serde_json::to_string(written).ok()),
+            result_bytes: bytes,
+            clipped: whole.is_some(),
+            is_error: error.is_some(),
+            error: error.map(|error| error.to_string()),
+            form: call.map(|call| call.form.name().to_owned()),
+            fits_schema: match error {
+                Some(CallError::Schema) => Some(false),
+                Some(CallError::Unparsable | CallError::UnknownTool) => None,
+                _ => is_checked.then_some(true),
+            },
         }
-        rows.extend(rest.filter(is_unread).map(unread));
-        turn += 1;
-    }
+    };
+    let mut rows: Vec<Call> = paired_calls(of.messages).into_iter().enumerate().map(row).collect();
     // The call that ended the episode has no result.
-    let unanswered = rows.iter_mut().find(|row| row.turn + 1 == turn && row.result_bytes.is_none());
+    let turns = of.messages.iter().filter(|message| message.role == Role::Assistant).count();
+    let unanswered = rows.iter_mut().find(|row| row.turn as usize + 1 == turns && row.result_bytes.is_none());
     match (of.end, unanswered) {
         (Some(End::ServerDown), Some(row)) => {
             (row.is_error, row.error) = (true, Some(CallError::ServerDown.to_string()));
@@ -220,22 +168,7 @@ pub fn calls(of: &CallSource<'_>, unchecked: &BTreeSet<String>) -> Vec<Call> {
         (Some(End::Completed), Some(row)) => row.fits_schema = Some(true),
         _ => {}
     }
-    for (index, row) in rows.iter_mut().enumerate() {
-        row.index = index as u32;
-    }
     rows
-}
-
-/// Errors of the server that the rows do not show, because an earlier version did not mark them in `messages`.
-/// `tool_errors`: as the episode counted them.
-pub fn unmarked_errors(tool_errors: u32, rows: &[Call]) -> u32 {
-    use CallError::{NoCallsLeft, Refused, Schema, Tool, UnknownTool};
-
-    const COUNTED: [CallError; 5] = [Tool, Schema, UnknownTool, NoCallsLeft, Refused];
-    let is_counted = |row: &&Call| {
-        row.error.as_deref().is_some_and(|error| COUNTED.iter().any(|counted| counted.name() == error))
-    };
-    tool_errors.saturating_sub(rows.iter().filter(is_counted).count() as u32)
 }
 
 #[cfg(test)]
@@ -248,7 +181,7 @@ mod tests {
         Trajectory {
             id: "t".into(),
             scenario_id: "s".into(),
-            messages: messages.to_string(),
+            messages: serde_json::from_value(messages.clone()).unwrap(),
             end: end.name().into(),
             ..Trajectory::default()
         }
@@ -324,28 +257,16 @@ mod tests {
     }
 
     #[test]
-    fn messages_of_earlier_versions_give_what_their_texts_tell() {
+    fn unmarked_results_give_what_their_texts_tell() {
         let messages = json!([
             assistant(&[("1", "find", json!({}))]),
             {"role": "tool", "tool_call_id": "1", "name": "find", "content": "error: no tool named find; there is x"},
             assistant(&[("2", "look", json!({}))]),
-            {"role": "tool", "tool_call_id": "2", "name": "look", "content": "a\n[12 tokens left out]\nb"},
+            {"role": "tool", "tool_call_id": "2", "name": "look", "content": "a"},
         ]);
-        let trajectory = episode(&messages, End::NoCall);
         assert_eq!(
-            shown(&trajectory),
-            ["0.0 find Some(\"unknown_tool\") Some(37) false None", "1.1 look None Some(24) true Some(true)"]
+            shown(&episode(&messages, End::NoCall)),
+            ["0.0 find Some(\"unknown_tool\") Some(37) false None", "1.1 look None Some(1) false Some(true)"]
         );
-        assert_eq!(unmarked_errors(2, &calls(&(&trajectory).into(), &BTreeSet::new())), 1);
-    }
-
-    #[test]
-    fn messages_of_any_shape_are_read() {
-        for messages in
-            [json!(null), json!([1, "a", {"role": "tool"}, {"role": "assistant", "tool_calls": [null, {}]}])]
-        {
-            let rows = calls(&(&episode(&messages, End::NoCall)).into(), &BTreeSet::new());
-            assert!(rows.iter().all(|row| row.tool.is_empty()));
-        }
     }
 }

@@ -11,6 +11,7 @@ pub mod calls;
 pub mod checks;
 pub mod fact;
 pub mod labels;
+mod message;
 pub mod pass_rates;
 mod replays;
 mod result_view;
@@ -25,10 +26,11 @@ use std::path::Path;
 
 pub use admission::Admission;
 pub use audit::JudgeAudit;
-pub use calls::{Call, CallError};
+pub use calls::{Call, PairedCall, paired_calls};
 pub use checks::{CallChecks, CallPattern, Change, Checks, StateCheck, TextCheck};
-pub use fact::{Fact, Facts, message_text};
+pub use fact::{Fact, Facts};
 pub use labels::Label;
+pub use message::{CallError, CallResult, Message, MessageCall, Role, arguments, first_of_user};
 pub use pass_rates::PassRate;
 pub use replays::Replay;
 pub use result_view::result_view;
@@ -39,7 +41,7 @@ pub use table::{DataError, Json, ServerName, Sparse, Table, Working, read, read_
 pub use traces::TraceRow;
 pub use trajectories::{
     AnswerSource, End, EpisodeMessages, EpisodeRow, GroupKey, GroupSignal, OutcomeRow, REFERENCE, Reward,
-    RewardComponents, RewardValue, Row, Trajectory, groups, keeps_protocol, labelled, policy_parts,
+    RewardComponents, RewardValue, TrainingRow, Trajectory, groups, keeps_protocol, labelled, policy_parts,
     read_rewards,
 };
 pub use verdict::VerdictRow;

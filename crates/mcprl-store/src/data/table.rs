@@ -4,18 +4,23 @@
 //! size, and read with 64-bit offsets: it may hold any number of bytes, and a row [`LARGEST_ROW`].
 
 use std::{
+    borrow::Cow,
     collections::HashMap,
+    fmt::Display,
     fs::File,
     path::{Path, PathBuf},
     sync::Arc,
 };
 
 use arrow::{
-    array::{Array, ArrayRef, AsArray, BooleanArray, ListArray, PrimitiveArray, RecordBatch, StringArray},
+    array::{
+        Array, ArrayRef, AsArray, BooleanArray, LargeListArray, ListArray, PrimitiveArray, RecordBatch,
+        StringArray, StructArray, new_null_array,
+    },
     buffer::{NullBuffer, OffsetBuffer},
     compute::{CastOptions, cast_with_options},
     datatypes::{
-        ArrowPrimitiveType, DataType, Field, Float32Type, Float64Type, Schema, SchemaRef, UInt32Type,
+        ArrowPrimitiveType, DataType, Field, Fields, Float32Type, Float64Type, Schema, SchemaRef, UInt32Type,
         UInt64Type,
     },
 };
@@ -30,6 +35,7 @@ use parquet::{
     basic::Compression,
     file::{metadata::PageIndexPolicy, properties::WriterProperties},
 };
+use serde_json::{Map, Value};
 
 /// Errors of reading or writing a table.
 #[derive(Debug, thiserror::Error, Diagnostic)]
@@ -47,7 +53,7 @@ pub enum DataError {
     Batch { path: PathBuf, table: &'static str, source: arrow::error::ArrowError },
     #[error("{path}: the {table} table needs a column `{column}` of type {expected}, found {found}")]
     #[hint = "another version of mcprl or a custom stage wrote the file; docs/reference/stages.md lists the columns"]
-    Column { path: PathBuf, table: &'static str, column: &'static str, expected: String, found: String },
+    Column { path: PathBuf, table: &'static str, column: String, expected: String, found: String },
     #[error("{path}: `{column}` of row {row} is {value}")]
     #[hint = "rewards must be finite numbers"]
     Value { path: PathBuf, column: &'static str, row: usize, value: f32 },
@@ -70,8 +76,11 @@ pub trait Item: Sized {
     const NULL_SIZE: usize = size_of::<Self>();
     fn data_type() -> DataType;
     fn array(values: &[Option<&Self>]) -> ArrayRef;
-    /// The value of every row of an array of this type, [`widened`]; any value for a null.
-    fn values(array: &dyn Array) -> Vec<Self>;
+    /// The value of every row of an array that is [`conformed`] to this type; any value for a null.
+    ///
+    /// # Errors
+    /// If one is none of this type.
+    fn values(array: &dyn Array) -> Result<Vec<Self>, Mismatch>;
     /// Bytes that a value takes in an array.
     fn size(&self) -> usize {
         size_of::<Self>()
@@ -87,8 +96,8 @@ macro_rules! items {
             fn array(values: &[Option<&Self>]) -> ArrayRef {
                 Arc::new(values.iter().map(|value| value.copied()).collect::<PrimitiveArray<$arrow>>())
             }
-            fn values(array: &dyn Array) -> Vec<Self> {
-                array.as_primitive::<$arrow>().values().to_vec()
+            fn values(array: &dyn Array) -> Result<Vec<Self>, Mismatch> {
+                Ok(array.as_primitive::<$arrow>().values().to_vec())
             }
         }
     )*};
@@ -103,24 +112,77 @@ impl Item for bool {
     fn array(values: &[Option<&Self>]) -> ArrayRef {
         Arc::new(values.iter().map(|value| value.copied()).collect::<BooleanArray>())
     }
-    fn values(array: &dyn Array) -> Vec<Self> {
-        array.as_boolean().values().iter().collect()
+    fn values(array: &dyn Array) -> Result<Vec<Self>, Mismatch> {
+        Ok(array.as_boolean().values().iter().collect())
     }
 }
 
-impl Item for String {
+/// A type whose column has texts.
+pub trait AsText: Default {
+    const IS_RARE: bool = false;
+    /// What the texts are.
+    const WHAT: &str;
+    fn text(&self) -> Cow<'_, str>;
+    /// `None` if the text is no such value.
+    fn of_text(text: &str) -> Option<Self>;
+}
+
+impl<T: AsText> Item for T {
+    const IS_RARE: bool = <T as AsText>::IS_RARE;
+    const NULL_SIZE: usize = size_of::<i32>();
     fn data_type() -> DataType {
         DataType::Utf8
     }
     fn array(values: &[Option<&Self>]) -> ArrayRef {
-        Arc::new(values.iter().copied().collect::<StringArray>())
+        Arc::new(values.iter().map(|value| value.map(AsText::text)).collect::<StringArray>())
     }
-    fn values(array: &dyn Array) -> Vec<Self> {
-        let texts = array.as_string::<i64>();
-        (0..texts.len()).map(|row| texts.value(row).to_owned()).collect()
+    fn values(array: &dyn Array) -> Result<Vec<Self>, Mismatch> {
+        let value = |text: Option<&str>| {
+            let Some(text) = text else { return Ok(Self::default()) };
+            let shown = || text.chars().take(100).collect::<String>();
+            Self::of_text(text).ok_or_else(|| Mismatch::new(T::WHAT, format!("{:?}", shown())))
+        };
+        array.as_string::<i64>().iter().map(value).collect()
     }
     fn size(&self) -> usize {
-        size_of::<i32>() + self.len()
+        size_of::<i32>() + self.text().len()
+    }
+}
+
+impl AsText for String {
+    const WHAT: &str = "a text";
+    fn text(&self) -> Cow<'_, str> {
+        self.into()
+    }
+    fn of_text(text: &str) -> Option<Self> {
+        Some(text.to_owned())
+    }
+}
+
+/// Named values whose names have columns of their own.
+macro_rules! named {
+    ($($name:ty: $what:literal),+ $(,)?) => {$(
+        impl $crate::data::table::AsText for $name {
+            const WHAT: &str = $what;
+            fn text(&self) -> std::borrow::Cow<'_, str> {
+                <&'static str>::from(*self).into()
+            }
+            fn of_text(text: &str) -> Option<Self> {
+                text.parse().ok()
+            }
+        }
+    )+};
+}
+pub(super) use named;
+
+/// Fields as JSON.
+impl AsText for Map<String, Value> {
+    const WHAT: &str = "a JSON object";
+    fn text(&self) -> Cow<'_, str> {
+        serde_json::to_string(self).unwrap_or_default().into()
+    }
+    fn of_text(text: &str) -> Option<Self> {
+        serde_json::from_str(text).ok()
     }
 }
 
@@ -134,17 +196,23 @@ impl<T: Item> Item for Vec<T> {
     fn array(values: &[Option<&Self>]) -> ArrayRef {
         let offsets = OffsetBuffer::from_lengths(values.iter().map(|list| list.map_or(0, Vec::len)));
         let items = T::array(&values.iter().copied().flatten().flatten().map(Some).collect::<Vec<_>>());
-        let nulls = values.iter().map(Option::is_some).collect::<NullBuffer>();
-        let nulls = Some(nulls).filter(|nulls| nulls.null_count() > 0);
-        Arc::new(ListArray::new(item_field(T::data_type()), offsets, items, nulls))
+        Arc::new(ListArray::new(item_field(T::data_type()), offsets, items, nulls(values)))
     }
-    fn values(array: &dyn Array) -> Vec<Self> {
+    fn values(array: &dyn Array) -> Result<Vec<Self>, Mismatch> {
         let list = array.as_list::<i64>();
-        (0..list.len()).map(|row| T::values(&list.value(row))).collect()
+        let (first, last) = (list.value_offsets()[0], list.value_offsets()[list.len()]);
+        let mut items = T::values(&list.values().slice(first as usize, (last - first) as usize))?.into_iter();
+        let lengths = list.offsets().lengths();
+        Ok(lengths.map(|length| items.by_ref().take(length).collect()).collect())
     }
     fn size(&self) -> usize {
         size_of::<i32>() + self.iter().map(Item::size).sum::<usize>()
     }
+}
+
+fn nulls<T>(values: &[Option<&T>]) -> Option<NullBuffer> {
+    let nulls = values.iter().map(Option::is_some).collect::<NullBuffer>();
+    Some(nulls).filter(|nulls| nulls.null_count() > 0)
 }
 
 /// A value that most tables lack: its column is absent if no row has one.
@@ -161,8 +229,8 @@ impl<T: Item> Item for Sparse<T> {
     fn array(values: &[Option<&Self>]) -> ArrayRef {
         T::array(&values.iter().map(|value| value.map(|Self(value)| value)).collect::<Vec<_>>())
     }
-    fn values(array: &dyn Array) -> Vec<Self> {
-        T::values(array).into_iter().map(Self).collect()
+    fn values(array: &dyn Array) -> Result<Vec<Self>, Mismatch> {
+        Ok(T::values(array)?.into_iter().map(Self).collect())
     }
     fn size(&self) -> usize {
         self.0.size()
@@ -173,24 +241,18 @@ impl<T: Item> Item for Sparse<T> {
 macro_rules! rare_text {
     ($(#[doc = $about:literal] $name:ident)+) => {$(
         #[doc = $about]
-        #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, serde::Serialize, serde::Deserialize)]
+        #[derive(Debug, Clone, Default, PartialEq, Eq, PartialOrd, Ord, serde::Serialize, serde::Deserialize)]
         #[serde(transparent)]
         pub struct $name(pub String);
 
-        impl Item for $name {
+        impl AsText for $name {
             const IS_RARE: bool = true;
-            const NULL_SIZE: usize = size_of::<i32>();
-            fn data_type() -> DataType {
-                String::data_type()
+            const WHAT: &str = "a text";
+            fn text(&self) -> Cow<'_, str> {
+                self.0.as_str().into()
             }
-            fn array(values: &[Option<&Self>]) -> ArrayRef {
-                String::array(&values.iter().map(|value| value.map(|Self(text)| text)).collect::<Vec<_>>())
-            }
-            fn values(array: &dyn Array) -> Vec<Self> {
-                <String as Item>::values(array).into_iter().map(Self).collect()
-            }
-            fn size(&self) -> usize {
-                self.0.size()
+            fn of_text(text: &str) -> Option<Self> {
+                Some(Self(text.to_owned()))
             }
         }
     )+};
@@ -208,52 +270,47 @@ rare_text! {
 /// A Rust type that can be a column: an item, or an optional one.
 pub trait Column: Sized {
     type Item: Item;
+    const IS_NULLABLE: bool;
     fn value(&self) -> Option<&Self::Item>;
-    /// All values of an array of the item's type, [`widened`].
-    fn values(array: &dyn Array) -> Vec<Self>;
-    /// The value of every row if a file lacks the column; `None` if the column is required.
-    fn null() -> Option<Self> {
-        None
-    }
+    /// All values of an array that is [`conformed`] to the item's type.
+    ///
+    /// # Errors
+    /// If one is none of the item's type.
+    fn values(array: &dyn Array) -> Result<Vec<Self>, Mismatch>;
 }
 
 impl<T: Item> Column for T {
     type Item = T;
+    const IS_NULLABLE: bool = false;
     fn value(&self) -> Option<&T> {
         Some(self)
     }
-    fn values(array: &dyn Array) -> Vec<Self> {
-        T::values(array)
+    fn values(array: &dyn Array) -> Result<Vec<Self>, Mismatch> {
+        <T as Item>::values(array)
     }
 }
 
 impl<T: Item> Column for Option<T> {
     type Item = T;
+    const IS_NULLABLE: bool = true;
     fn value(&self) -> Option<&T> {
         self.as_ref()
     }
-    fn values(array: &dyn Array) -> Vec<Self> {
-        let values = T::values(array).into_iter().enumerate();
-        values.map(|(row, value)| array.is_valid(row).then_some(value)).collect()
+    fn values(array: &dyn Array) -> Result<Vec<Self>, Mismatch> {
+        let values = <T as Item>::values(array)?.into_iter().enumerate();
+        Ok(values.map(|(row, value)| array.is_valid(row).then_some(value)).collect())
     }
-    fn null() -> Option<Self> {
-        Some(None)
-    }
-}
-
-fn is_nullable<C: Column>() -> bool {
-    C::null().is_some()
 }
 
 /// A column of a table's schema. Its documentation becomes metadata.
 pub(super) fn field<C: Column>(name: &str, about: &str) -> Field {
     let metadata = HashMap::from([("doc".to_owned(), about.trim().to_owned())]);
-    Field::new(name, C::Item::data_type(), is_nullable::<C>()).with_metadata(metadata)
+    Field::new(name, C::Item::data_type(), C::IS_NULLABLE).with_metadata(metadata)
 }
 
 /// Whether a column is written: it is not rare, or a row has a value.
 pub(super) fn is_written<'r, C: Column + 'r>(mut values: impl Iterator<Item = &'r C>) -> bool {
-    !(is_nullable::<C>() && C::Item::IS_RARE) || values.any(|value| value.value().is_some())
+    !(C::IS_NULLABLE && C::Item::IS_RARE) || values.any(|value| value.value().is_some())
 }
 
 pub(super) fn array<'r, C: Column + 'r>(values: impl Iterator<Item = &'r C>) -> ArrayRef {
@@ -269,28 +326,116 @@ fn item_field(item: DataType) -> Arc<Field> {
     Arc::new(Field::new("item", item, false))
 }
 
+/// Values with names: a row of a table, or a part of one. Declare it with the `table!` or the `record!` macro.
+pub trait Record: Sized {
+    fn fields() -> Fields;
+    /// The indices of the columns that are written: all but those that are omitted if they are null in all rows.
+    fn written_columns(rows: &[Self]) -> Vec<usize>;
+    /// These rows as columns. Their texts, and the items of their lists, have 32-bit offsets.
+    fn arrays(rows: &[&Self]) -> Vec<ArrayRef>;
+    /// Bytes that this row takes in arrays.
+    fn bytes(&self) -> usize;
+    /// The rows of columns that are [`conformed`].
+    ///
+    /// # Errors
+    /// If a value is none of its column's type.
+    fn of_array(columns: &StructArray) -> Result<Vec<Self>, Mismatch>;
+}
+
+/// The array of records within a column.
+pub(super) fn record_array<R: Record + Default>(values: &[Option<&R>]) -> ArrayRef {
+    let missing = R::default();
+    let rows: Vec<&R> = values.iter().map(|value| value.unwrap_or(&missing)).collect();
+    Arc::new(StructArray::new(R::fields(), R::arrays(&rows), nulls(values)))
+}
+
 /// A kind of row. Declare it with the `table!` macro.
-pub trait Table: Sized {
+pub trait Table: Record {
     /// The artifact type.
     const NAME: &'static str;
     /// Description of a row.
     const ABOUT: &'static str;
-    fn schema() -> SchemaRef;
-    /// The indices of the columns that are written: all but those that are omitted if they are null in all rows.
-    fn written_columns(rows: &[Self]) -> Vec<usize>;
-    /// These rows with all columns. Their texts, and the items of their lists, have 32-bit offsets.
-    fn to_batch(rows: &[Self]) -> RecordBatch;
-    /// Bytes that this row takes in a batch.
-    fn bytes(&self) -> usize;
-    fn from_batch(batch: &RecordBatch, path: &Path) -> Result<Vec<Self>, DataError>;
+    fn schema() -> SchemaRef {
+        Arc::new(Schema::new(Self::fields()))
+    }
 }
 
-/// Declares a row struct together with its Arrow schema; the doc comment of a field becomes the column's metadata.
-macro_rules! table {
+macro_rules! impl_record {
+    ($name:ident { $( $(#[doc = $doc:expr])+ $field:ident: $type:ty, )+ }) => {
+        impl $crate::data::table::Record for $name {
+            fn fields() -> arrow::datatypes::Fields {
+                [$( $crate::data::table::field::<$type>(stringify!($field), concat!($($doc),+)), )+].into_iter().collect()
+            }
+
+            fn written_columns(rows: &[Self]) -> Vec<usize> {
+                let is_written = [$( $crate::data::table::is_written(rows.iter().map(|row| &row.$field)), )+];
+                (0..is_written.len()).filter(|index| is_written[*index]).collect()
+            }
+
+            fn arrays(rows: &[&Self]) -> Vec<arrow::array::ArrayRef> {
+                vec![$( $crate::data::table::array(rows.iter().map(|row| &row.$field)), )+]
+            }
+
+            fn bytes(&self) -> usize {
+                [$( $crate::data::table::bytes(&self.$field), )+].iter().sum()
+            }
+
+            fn of_array(columns: &arrow::array::StructArray) -> Result<Vec<Self>, $crate::data::table::Mismatch> {
+                let mut columns_left = columns.columns().iter();
+                $(
+                    let column = columns_left.next().expect("every field has a column");
+                    let mut $field = <$type as $crate::data::table::Column>::values(column)
+                        .map_err(|wrong| wrong.within(stringify!($field)))?
+                        .into_iter();
+                )+
+                let row = |_| Self { $( $field: $field.next().expect("every column has a value for each row"), )+ };
+                Ok((0..arrow::array::Array::len(columns)).map(row).collect())
+            }
+        }
+    };
+}
+pub(super) use impl_record;
+
+/// Declares a struct that is a part of rows: a column of structs, or of lists of them.
+macro_rules! record {
     (
         $(#[doc = $about:literal])+
+        $(#[derive($($derived:path),+)])?
+        $name:ident { $( $(#[doc = $doc:literal])+ $field:ident: $type:ty, )+ }
+    ) => {
+        $(#[doc = $about])+
+        #[derive(Debug, Clone, Default, PartialEq $($(, $derived)+)?)]
+        pub struct $name {
+            $( $(#[doc = $doc])+ pub $field: $type, )+
+        }
+
+        $crate::data::table::impl_record! { $name { $( $(#[doc = $doc])+ $field: $type, )+ } }
+
+        impl $crate::data::table::Item for $name {
+            fn data_type() -> arrow::datatypes::DataType {
+                arrow::datatypes::DataType::Struct(<Self as $crate::data::table::Record>::fields())
+            }
+            fn array(values: &[Option<&Self>]) -> arrow::array::ArrayRef {
+                $crate::data::table::record_array(values)
+            }
+            fn values(array: &dyn arrow::array::Array) -> Result<Vec<Self>, $crate::data::table::Mismatch> {
+                $crate::data::table::Record::of_array(arrow::array::AsArray::as_struct(array))
+            }
+            fn size(&self) -> usize {
+                $crate::data::table::Record::bytes(self)
+            }
+        }
+    };
+}
+pub(super) use record;
+
+/// Declares a row struct together with its Arrow schema; the doc comment of a field becomes the column's metadata. Behind a
+/// table, `of NAME` declares rows with some of its columns, which have the types and the documentation of the table's.
+macro_rules! table {
+    (
+        $(#[doc = $about:expr])+
         $name:ident in $table:literal {
-            $( $(#[doc = $doc:literal])+ $field:ident: $type:ty, )+
+            $( $(#[doc = $doc:expr])+ $field:ident: $type:ty, )+
         }
     ) => {
         $(#[doc = $about])+
@@ -299,108 +444,165 @@ macro_rules! table {
             $( $(#[doc = $doc])+ pub $field: $type, )+
         }
 
+        $crate::data::table::impl_record! { $name { $( $(#[doc = $doc])+ $field: $type, )+ } }
+
         impl $crate::data::Table for $name {
             const NAME: &'static str = $table;
             const ABOUT: &'static str = concat!($($about),+);
-
-            fn schema() -> arrow::datatypes::SchemaRef {
-                std::sync::Arc::new(arrow::datatypes::Schema::new(vec![
-                    $( $crate::data::table::field::<$type>(stringify!($field), concat!($($doc),+)), )+
-                ]))
-            }
-
-            fn written_columns(rows: &[Self]) -> Vec<usize> {
-                let is_written = [$( $crate::data::table::is_written(rows.iter().map(|row| &row.$field)), )+];
-                (0..is_written.len()).filter(|index| is_written[*index]).collect()
-            }
-
-            fn to_batch(rows: &[Self]) -> arrow::array::RecordBatch {
-                let columns = vec![$( $crate::data::table::array(rows.iter().map(|row| &row.$field)), )+];
-                arrow::array::RecordBatch::try_new(Self::schema(), columns)
-                    .expect("columns are built from the schema they are checked against")
-            }
-
-            fn bytes(&self) -> usize {
-                [$( $crate::data::table::bytes(&self.$field), )+].iter().sum()
-            }
-
-            fn from_batch(
-                batch: &arrow::array::RecordBatch,
-                path: &std::path::Path,
-            ) -> Result<Vec<Self>, $crate::data::DataError> {
-                $( let mut $field = $crate::data::table::column::<$type>(batch, stringify!($field), $table, path)?.into_iter(); )+
-                let mut rows = Vec::with_capacity(batch.num_rows());
-                for _ in 0..batch.num_rows() {
-                    rows.push(Self { $( $field: $field.next().expect("every column has num_rows values"), )+ });
-                }
-                Ok(rows)
-            }
         }
+    };
+    (
+        $(#[doc = $about:literal])+
+        $name:ident in $table:literal {
+            $( $(#[doc = $doc:literal])+ $field:ident: $type:ty, )+
+        }
+        $(
+            $(#[doc = $of_part:literal])+
+            of $part:ident { $($column:ident),+ $(,)? }
+        )+
+    ) => {
+        $crate::data::table::table! {
+            $(#[doc = $about])+
+            $name in $table { $( $(#[doc = $doc])+ $field: $type, )+ }
+        }
+
+        /// The type and the documentation of a column.
+        macro_rules! $name {
+            $( (type $field) => { $type }; (doc $field) => { concat!($($doc),+) }; )+
+        }
+
+        $( $crate::data::table::part! { $name $table $part { $(#[doc = $of_part])+ } $($column)+ } )+
     };
 }
 pub(super) use table;
+
+macro_rules! part {
+    ($whole:ident $table:literal $part:ident { $(#[doc = $about:literal])+ } $($column:ident)+) => {
+        $crate::data::table::table! {
+            $(#[doc = $about])+
+            $part in $table { $( #[doc = $whole!(doc $column)] $column: $whole!(type $column), )+ }
+        }
+    };
+}
+pub(super) use part;
 
 /// The type with 64-bit offsets.
 fn widened(data_type: &DataType) -> DataType {
     match data_type {
         DataType::Utf8 => DataType::LargeUtf8,
-        DataType::List(item) | DataType::LargeList(item) => {
-            let wide = widened(item.data_type());
-            DataType::LargeList(Arc::new(item.as_ref().clone().with_data_type(wide)))
-        }
+        DataType::List(item) | DataType::LargeList(item) => DataType::LargeList(widened_field(item)),
+        DataType::Struct(fields) => DataType::Struct(fields.iter().map(widened_field).collect()),
         other => other.clone(),
     }
 }
 
-/// Whether values of one type can be cast to another without a change of meaning: numbers of other widths, texts and
-/// lists in any of Arrow's layouts.
-fn is_castable(found: &DataType, expected: &DataType) -> bool {
-    use DataType::{LargeList, LargeUtf8, List, Utf8, Utf8View};
-    match (found, expected) {
-        (Utf8 | LargeUtf8 | Utf8View, Utf8) => true,
-        (List(found) | LargeList(found), List(expected)) => {
-            is_castable(found.data_type(), expected.data_type())
-        }
-        (found, expected) if expected.is_integer() => found.is_integer(),
-        (found, expected) if expected.is_floating() => found.is_numeric(),
-        (found, expected) => found == expected,
+fn widened_field(field: &Arc<Field>) -> Arc<Field> {
+    Arc::new(field.as_ref().clone().with_data_type(widened(field.data_type())))
+}
+
+/// A column, or a part of one, that is not what it should be.
+#[derive(Debug)]
+pub struct Mismatch {
+    /// The names on the way to it, joined by dots.
+    part: String,
+    expected: String,
+    found: String,
+}
+
+impl Mismatch {
+    pub(super) fn new(expected: impl Display, found: impl Into<String>) -> Self {
+        // The width of the offsets is ours.
+        let found = found.into().replace("Large", "");
+        Self { part: String::new(), expected: expected.to_string(), found }
+    }
+
+    pub(super) fn within(self, name: &str) -> Self {
+        let part = if self.part.is_empty() { name.to_owned() } else { format!("{name}.{}", self.part) };
+        Self { part, ..self }
     }
 }
 
-/// The values of one column, after checking its type. Another program may have written the column with other widths.
-pub(super) fn column<C: Column>(
-    batch: &RecordBatch,
-    name: &'static str,
-    table: &'static str,
-    path: &Path,
-) -> Result<Vec<C>, DataError> {
-    let wrong = |found: String| DataError::Column {
-        path: path.to_owned(),
-        table,
-        column: name,
-        expected: C::Item::data_type().to_string(),
-        found,
-    };
-    let Some(array) = batch.column_by_name(name) else {
-        let rows: Vec<C> = (0..batch.num_rows()).filter_map(|_| C::null()).collect();
-        return if is_nullable::<C>() { Ok(rows) } else { Err(wrong("none".into())) };
-    };
-    let mut array = array.clone();
-    // The width of the offsets is ours.
-    let found = array.data_type().to_string().replace("Large", "");
-    let expected = widened(&C::Item::data_type());
-    if array.data_type() != &expected {
-        if !is_castable(array.data_type(), &C::Item::data_type()) {
-            return Err(wrong(found));
+/// The array with this type, [`widened`], if its values can have it without a change of meaning: numbers of other widths, texts
+/// and lists in any of Arrow's layouts, and records with the same names in any order. Unknown names of a record are left out,
+/// and optional ones that it lacks are null.
+fn conformed(array: &ArrayRef, expected: &DataType) -> Result<ArrayRef, Mismatch> {
+    use DataType::{LargeList, LargeUtf8, List, Struct, Utf8, Utf8View};
+    let found = array.data_type();
+    let wrong = |problem: &str| Mismatch::new(expected, format!("{found}{problem}"));
+    let is_castable = match (found, expected) {
+        (Struct(_), Struct(fields)) => return Ok(Arc::new(conformed_record(array.as_struct(), fields)?)),
+        (List(_), List(item)) => {
+            let (_, offsets, items, nulls) = array.as_list::<i32>().clone().into_parts();
+            let offsets = OffsetBuffer::new(offsets.iter().map(|offset| i64::from(*offset)).collect());
+            return conformed_list(&items, item, offsets, nulls);
         }
-        let strict = CastOptions { safe: false, ..CastOptions::default() };
-        array = cast_with_options(&array, &expected, &strict)
-            .map_err(|problem| wrong(format!("{found}: {problem}")))?;
+        (LargeList(_), List(item)) => {
+            let (_, offsets, items, nulls) = array.as_list::<i64>().clone().into_parts();
+            return conformed_list(&items, item, offsets, nulls);
+        }
+        (Utf8 | LargeUtf8 | Utf8View, Utf8) => true,
+        (found, expected) if expected.is_integer() => found.is_integer(),
+        (found, expected) if expected.is_floating() => found.is_numeric(),
+        (found, expected) => found == expected,
+    };
+    if !is_castable {
+        return Err(wrong(""));
     }
-    if !is_nullable::<C>() && array.null_count() > 0 {
-        return Err(wrong(format!("{found} with nulls")));
+    let strict = CastOptions { safe: false, ..CastOptions::default() };
+    cast_with_options(array, &widened(expected), &strict).map_err(|problem| wrong(&format!(": {problem}")))
+}
+
+fn conformed_list(
+    items: &ArrayRef,
+    item: &Arc<Field>,
+    offsets: OffsetBuffer<i64>,
+    nulls: Option<NullBuffer>,
+) -> Result<ArrayRef, Mismatch> {
+    let items = conformed(items, item.data_type())?;
+    if items.null_count() > 0 {
+        return Err(Mismatch::new(item.data_type(), format!("{} with nulls", items.data_type())));
     }
-    Ok(C::values(array.as_ref()))
+    Ok(Arc::new(LargeListArray::new(item_field(items.data_type().clone()), offsets, items, nulls)))
+}
+
+/// A record, or a batch of rows, with these columns.
+fn conformed_record(found: &StructArray, fields: &Fields) -> Result<StructArray, Mismatch> {
+    let column = |field: &Arc<Field>| -> Result<ArrayRef, Mismatch> {
+        let Some(column) = found.column_by_name(field.name()) else {
+            return match field.is_nullable() {
+                true => Ok(new_null_array(&widened(field.data_type()), found.len())),
+                false => Err(Mismatch::new(field.data_type(), "none")),
+            };
+        };
+        let column = conformed(column, field.data_type())?;
+        // What is missing has no parts.
+        let is_missing = |row: usize| column.is_null(row) && found.is_valid(row);
+        if !field.is_nullable() && column.null_count() > 0 && (0..found.len()).any(is_missing) {
+            return Err(Mismatch::new(field.data_type(), format!("{} with nulls", column.data_type())));
+        }
+        Ok(column)
+    };
+    let named = |field: &Arc<Field>| column(field).map_err(|wrong| wrong.within(field.name()));
+    let columns = fields.iter().map(named).collect::<Result<Vec<_>, _>>()?;
+    // A part is null where the whole is.
+    let optional = |(field, column): (&Arc<Field>, &ArrayRef)| {
+        Field::new(field.name(), column.data_type().clone(), true)
+    };
+    let fields = fields.iter().zip(&columns).map(optional).collect();
+    Ok(StructArray::new(fields, columns, found.nulls().cloned()))
+}
+
+/// The rows of a batch, after checking its types. Another program may have written them with other widths.
+fn rows_of<T: Table>(batch: RecordBatch, path: &Path) -> Result<Vec<T>, DataError> {
+    let read =
+        conformed_record(&StructArray::from(batch), &T::fields()).and_then(|columns| T::of_array(&columns));
+    read.map_err(|Mismatch { part, expected, found }| DataError::Column {
+        path: path.to_owned(),
+        table: T::NAME,
+        column: part,
+        expected,
+        found,
+    })
 }
 
 /// Where a table is cut into batches: before a batch would have more rows or bytes.
@@ -436,6 +638,13 @@ fn batches<T: Table>(rows: &[T], cut: Cut) -> Result<Vec<&[T]>, DataError> {
     Ok(batches)
 }
 
+/// These rows with all columns.
+fn to_batch<T: Table>(rows: &[T]) -> RecordBatch {
+    let arrays = T::arrays(&rows.iter().collect::<Vec<_>>());
+    RecordBatch::try_new(T::schema(), arrays)
+        .expect("columns are built from the schema they are checked against")
+}
+
 /// Writes rows as one Parquet file and syncs it to disk.
 ///
 /// # Errors
@@ -456,7 +665,7 @@ fn write_cut<T: Table>(path: &Path, rows: &[T], cut: Cut) -> Result<(), DataErro
     let schema = T::schema().project(&columns).map_err(|source| wrap(source.into()))?;
     let mut writer = ArrowWriter::try_new(file, Arc::new(schema), Some(properties)).map_err(wrap)?;
     for batch in batches {
-        let batch = T::to_batch(batch).project(&columns).map_err(|source| wrap(source.into()))?;
+        let batch = to_batch(batch).project(&columns).map_err(|source| wrap(source.into()))?;
         writer.write(&batch).map_err(wrap)?;
     }
     let file = writer.into_inner().map_err(wrap)?;
@@ -469,8 +678,7 @@ fn open(path: &Path, table: &'static str) -> Result<ParquetRecordBatchReaderBuil
     let wrap = |source| DataError::Read { path: path.to_owned(), table, source };
     let options = ArrowReaderOptions::new().with_page_index_policy(PageIndexPolicy::Optional);
     let found = ArrowReaderMetadata::load(&file, options.clone()).map_err(wrap)?;
-    let wide = |field: &Arc<Field>| field.as_ref().clone().with_data_type(widened(field.data_type()));
-    let fields: Vec<Field> = found.schema().fields().iter().map(wide).collect();
+    let fields: Fields = found.schema().fields().iter().map(widened_field).collect();
     let schema = Schema::new_with_metadata(fields, found.schema().metadata().clone());
     let options = options.with_schema(Arc::new(schema));
     let wide = ArrowReaderMetadata::try_new(found.metadata().clone(), options).map_err(wrap)?;
@@ -499,7 +707,7 @@ pub fn read_part<T: Table>(path: &Path, rows: Option<&[usize]>) -> Result<Vec<T>
     for batch in builder.with_projection(mask).build().map_err(wrap)? {
         let batch =
             batch.map_err(|source| DataError::Batch { path: path.to_owned(), table: T::NAME, source })?;
-        found.extend(T::from_batch(&batch, path)?);
+        found.extend(rows_of(batch, path)?);
     }
     Ok(found)
 }

@@ -5,7 +5,7 @@ use std::{collections::BTreeMap, path::Path};
 use strum::VariantArray;
 
 use super::{
-    DataError,
+    DataError, Message,
     table::{Json, table},
 };
 
@@ -40,11 +40,8 @@ table! {
         policy: String,
         /// Sampling seed.
         seed: u64,
-        /// Conversation as JSON: an array of {role, content, tool_calls?}, with ids on calls and results. The result of a call
-        /// that failed has `is_error` and `error`, one that is clipped the `bytes` of the whole (see the table `calls`). One
-        /// that the policy was told to be the same as before has `repeats`, the bytes of the result alone. A call that
-        /// could not be parsed is not in `tool_calls`; `content` is then all that the policy wrote in the turn.
-        messages: String,
+        /// The conversation.
+        messages: Vec<Message>,
         /// All tokens of the episode, including the prompt.
         tokens: Vec<u32>,
         /// True if the policy sampled the token; false for prompt, tool results and template text.
@@ -85,91 +82,19 @@ table! {
         /// is absent if there is none.
         counted_tokens: Option<u32>,
     }
-}
-
-table! {
     /// What a table of episodes says of their outcomes: a [`Trajectory`] without conversation and tokens.
-    OutcomeRow in "trajectories" {
-        /// As in [`Trajectory`].
-        id: String,
-        /// As in [`Trajectory`].
-        scenario_id: String,
-        /// As in [`Trajectory`].
-        family: String,
-        /// As in [`Trajectory`].
-        split: String,
-        /// As in [`Trajectory`].
-        sample: u32,
-        /// As in [`Trajectory`].
-        policy: String,
-        /// As in [`Trajectory`].
-        turns: u32,
-        /// As in [`Trajectory`].
-        calls: u32,
-        /// As in [`Trajectory`].
-        tools: Vec<String>,
-        /// As in [`Trajectory`].
-        tool_errors: u32,
-        /// As in [`Trajectory`].
-        parse_failures: u32,
-        /// As in [`Trajectory`].
-        loose_calls: u32,
-        /// As in [`Trajectory`].
-        end: String,
-        /// As in [`Trajectory`].
-        answer: Option<String>,
-        /// As in [`Trajectory`].
-        answer_source: Option<String>,
-        /// As in [`Trajectory`].
-        correct: Option<bool>,
+    of OutcomeRow {
+        id, scenario_id, family, split, sample, policy, turns, calls, tools, tool_errors, parse_failures, loose_calls, end,
+        answer, answer_source, correct,
     }
-}
 
-table! {
     /// The conversation of an episode.
-    EpisodeMessages in "trajectories" {
-        /// As in [`Trajectory`].
-        messages: String,
-    }
-}
+    of EpisodeMessages { messages }
 
-table! {
     /// An episode to read: a [`Trajectory`] without tokens.
-    EpisodeRow in "trajectories" {
-        /// As in [`Trajectory`].
-        id: String,
-        /// As in [`Trajectory`].
-        scenario_id: String,
-        /// As in [`Trajectory`].
-        family: String,
-        /// As in [`Trajectory`].
-        split: String,
-        /// As in [`Trajectory`].
-        sample: u32,
-        /// As in [`Trajectory`].
-        policy: String,
-        /// As in [`Trajectory`].
-        messages: String,
-        /// As in [`Trajectory`].
-        turns: u32,
-        /// As in [`Trajectory`].
-        calls: u32,
-        /// As in [`Trajectory`].
-        tool_errors: u32,
-        /// As in [`Trajectory`].
-        parse_failures: u32,
-        /// As in [`Trajectory`].
-        loose_calls: u32,
-        /// As in [`Trajectory`].
-        end: String,
-        /// As in [`Trajectory`].
-        answer: Option<String>,
-        /// As in [`Trajectory`].
-        answer_source: Option<String>,
-        /// As in [`Trajectory`].
-        correct: Option<bool>,
-        /// As in [`Trajectory`].
-        state: Option<Json>,
+    of EpisodeRow {
+        id, scenario_id, family, split, sample, policy, messages, turns, calls, tool_errors, parse_failures, loose_calls, end,
+        answer, answer_source, correct, state,
     }
 }
 
@@ -289,7 +214,7 @@ pub fn groups<'a>(keys: impl Iterator<Item = GroupKey<'a>>) -> BTreeMap<GroupKey
 
 /// A sequence to score and to train on: sampled tokens with the full context that they were sampled after.
 #[derive(Debug, Clone, Copy, PartialEq)]
-pub struct Row<'a> {
+pub struct TrainingRow<'a> {
     pub tokens: &'a [u32],
     pub sampled: &'a [bool],
     pub logprobs: &'a [f32],
@@ -321,11 +246,11 @@ impl Trajectory {
     }
 
     /// The rows of a consistent trajectory. There is one row unless the template rewrites earlier turns.
-    pub fn rows(&self) -> impl Iterator<Item = Row<'_>> {
+    pub fn rows(&self) -> impl Iterator<Item = TrainingRow<'_>> {
         let starts = self.row_starts.as_deref().unwrap_or_default();
         let starts = starts.iter().map(|start| *start as usize);
         let ends = starts.clone().chain([self.tokens.len()]);
-        std::iter::once(0).chain(starts).zip(ends).map(|(start, end)| Row {
+        std::iter::once(0).chain(starts).zip(ends).map(|(start, end)| TrainingRow {
             tokens: self.tokens.get(start..end).unwrap_or_default(),
             sampled: self.sampled.get(start..end).unwrap_or_default(),
             logprobs: self.logprobs.get(start..end).unwrap_or_default(),
@@ -349,28 +274,11 @@ table! {
         /// The judge's explanation, if any.
         explanation: Option<String>,
     }
-}
-
-table! {
     /// A reward without its explanation.
-    RewardValue in "rewards" {
-        /// As in [`Reward`], like all columns.
-        trajectory_id: String,
-        /// Total reward.
-        reward: f32,
-        /// Whether the answer is right.
-        correct: Option<bool>,
-    }
-}
+    of RewardValue { trajectory_id, reward, correct }
 
-table! {
     /// The parts of a reward.
-    RewardComponents in "rewards" {
-        /// As in [`Reward`], like all columns.
-        trajectory_id: String,
-        /// Weighted parts as a JSON object.
-        components: String,
-    }
+    of RewardComponents { trajectory_id, components }
 }
 
 /// Reads rewards to train on.

@@ -222,6 +222,25 @@ fn verify_quarantines_damage_and_its_result_is_a_miss() {
 }
 
 #[test]
+fn a_folder_in_place_of_a_record_is_set_aside() {
+    let test = test();
+    let (key, artifact) = test.result("one");
+    let path = test.store.record_path(&key);
+    let replace = || {
+        std::fs::remove_file(&path).unwrap();
+        std::fs::create_dir_all(path.join("inner")).unwrap();
+    };
+    let record = ActionRecord { key, ..test.record(artifact) };
+    replace();
+    let verified = test.store.verify(&mut |_| {}).unwrap();
+    assert_eq!(verified.flaws, [Damage::Record { key }]);
+    test.store.commit(&record).unwrap();
+    replace();
+    assert_eq!(test.store.commit(&record).unwrap(), Recorded::New);
+    assert!(test.hits(&key));
+}
+
+#[test]
 fn verify_detects_a_change_that_kept_every_stamp() {
     let test = test();
     let (_, artifact) = test.result("good");

@@ -12,11 +12,11 @@ stage = json.load(open(os.environ["MCPRL_STAGE"]))
 price = stage["params"]["price"]
 
 
-def repeated(messages: str) -> int:
+def repeated(messages: pl.Series) -> int:
     calls = [
-        json.dumps(call["function"], sort_keys=True)
-        for message in json.loads(messages)
-        for call in message.get("tool_calls", [])
+        (call["name"], json.dumps(json.loads(call["arguments"]), sort_keys=True))
+        for message in messages
+        for call in message["calls"]
     ]
     return len(calls) - len(set(calls))
 

@@ -45,34 +45,14 @@ pub fn config(content: &Content<'_>) -> Result<ModelConfig, GgufError> {
         return Err(content.metadata("split.count", reason));
     }
     let key = |name: &str| format!("{architecture}.{name}");
-    for name in REFUSED {
-        let key = key(name);
-        let neutral = content.flag(&key).is_ok_and(|value| value == Some(false))
-            || content.number(&key).is_ok_and(|value| value == Some(0.0));
-        if content.has(&key) && !neutral {
-            return Err(content.unsupported(Feature::Setting, &key));
-        }
-    }
-    if content.flag(&key("attention.causal"))? == Some(false) {
-        return Err(content.unsupported(Feature::Setting, &key("attention.causal")));
-    }
+    check_settings(content, architecture)?;
     let size = |name: &str| {
         let key = key(name);
         content.size(&key)?.ok_or_else(|| content.missing(&key))
     };
     let hidden = size("embedding_length")?;
-    let query = size("attention.head_count")?;
-    let even = (query > 0).then(|| hidden / query);
-    let dim = content.size(&key("attention.key_length"))?.or(even).unwrap_or_default();
-    let by_layer = content.sizes(&key("attention.head_count_kv"))?.unwrap_or(vec![query]);
-    // A layer without attention has no heads.
-    let kv = by_layer.iter().copied().find(|heads| *heads > 0).unwrap_or(query);
-    let is_mixed = by_layer.iter().any(|heads| *heads != kv && (*heads != 0 || family != Family::Lfm2));
-    if is_mixed {
-        let reason = "only one number of heads for all layers is supported";
-        return Err(content.metadata(&key("attention.head_count_kv"), reason));
-    }
-    let heads = Heads { query, kv, dim };
+    let (heads, by_layer) = heads(content, (architecture, family), size("attention.head_count")?, hidden)?;
+    let Heads { query, dim, .. } = heads;
     let rotary = content.size(&key("rope.dimension_count"))?.filter(|rotary| *rotary != dim);
     let is_whole = rotary.is_none() || family == Family::Qwen3_5;
     let value_dim = content.size(&key("attention.value_length"))?.filter(|value_dim| *value_dim != dim);
@@ -153,6 +133,43 @@ pub fn config(content: &Content<'_>) -> Result<ModelConfig, GgufError> {
     };
     config.check().map_err(|reason| content.metadata(architecture, reason))?;
     Ok(config)
+}
+
+/// Refuses what the decoder does not have, unless it is off.
+fn check_settings(content: &Content<'_>, architecture: &str) -> Result<(), GgufError> {
+    for name in REFUSED {
+        let key = format!("{architecture}.{name}");
+        let neutral = content.flag(&key).is_ok_and(|value| value == Some(false))
+            || content.number(&key).is_ok_and(|value| value == Some(0.0));
+        if content.has(&key) && !neutral {
+            return Err(content.unsupported(Feature::Setting, &key));
+        }
+    }
+    let key = format!("{architecture}.attention.causal");
+    match content.flag(&key)? {
+        Some(false) => Err(content.unsupported(Feature::Setting, &key)),
+        _ => Ok(()),
+    }
+}
+
+/// The heads of a layer, and the number of keys of each layer.
+fn heads(
+    content: &Content<'_>,
+    (architecture, family): (&str, Family),
+    query: usize,
+    hidden: usize,
+) -> Result<(Heads, Vec<usize>), GgufError> {
+    let even = (query > 0).then(|| hidden / query);
+    let dim = content.size(&format!("{architecture}.attention.key_length"))?.or(even).unwrap_or_default();
+    let key = format!("{architecture}.attention.head_count_kv");
+    let by_layer = content.sizes(&key)?.unwrap_or(vec![query]);
+    // A layer without attention has no heads.
+    let kv = by_layer.iter().copied().find(|heads| *heads > 0).unwrap_or(query);
+    let is_mixed = by_layer.iter().any(|heads| *heads != kv && (*heads != 0 || family != Family::Lfm2));
+    if is_mixed {
+        return Err(content.metadata(&key, "only one number of heads for all layers is supported"));
+    }
+    Ok((Heads { query, kv, dim }, by_layer))
 }
 
 fn architecture<'a>(content: &Content<'a>) -> Result<&'a str, GgufError> {

@@ -25,7 +25,7 @@ use serde_json::json;
 pub use self::error::{Feature, GgufError};
 use self::{
     file::{Content, GgufFile},
-    tensors::{Source, sources},
+    tensors::{TensorSource, sources},
     tokenizer::GgufTokenizer,
 };
 use crate::{
@@ -92,7 +92,7 @@ pub fn converted_bytes(path: &Path) -> Result<u64> {
     let file = GgufFile::open(path)?;
     let content = file.content()?;
     let sources = sources(&content, &decoder::config(&content)?)?;
-    let bytes = |(source, shape): &(Source, Vec<usize>)| {
+    let bytes = |(source, shape): &(TensorSource, Vec<usize>)| {
         shape.iter().product::<usize>() * source.dtype.size_in_bytes()
     };
     Ok(sources.values().map(|tensor| bytes(tensor) as u64).sum())
@@ -105,7 +105,7 @@ pub fn embeddings(path: &Path) -> Result<Vec<Tensor>> {
     let config = decoder::config(&content)?;
     let sources = sources(&content, &config)?;
     let names = ["model.embed_tokens.weight", "lm_head.weight"].into_iter();
-    let matrix = |(source, shape): &(Source, Vec<usize>)| -> Result<Tensor> {
+    let matrix = |(source, shape): &(TensorSource, Vec<usize>)| -> Result<Tensor> {
         let bytes = source.read(&content, shape)?;
         Ok(Tensor::from_raw_buffer(&bytes, source.dtype, shape, &Device::Cpu).map_err(ModelError::from)?)
     };

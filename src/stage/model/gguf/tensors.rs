@@ -16,7 +16,7 @@ use crate::{
 
 /// A tensor of the decoder and where it comes from.
 #[derive(Debug, Clone, PartialEq)]
-pub struct Source {
+pub struct TensorSource {
     /// Name in the file.
     pub name: String,
     /// Type in the folder.
@@ -91,7 +91,7 @@ impl Order {
     }
 }
 
-impl Source {
+impl TensorSource {
     /// The shape in the file. A convolution has one input channel, which the file leaves out.
     pub fn shape(shape: &[usize]) -> Vec<usize> {
         match shape {
@@ -167,13 +167,13 @@ impl Source {
 pub fn sources(
     content: &Content<'_>,
     config: &ModelConfig,
-) -> Result<BTreeMap<String, (Source, Vec<usize>)>, GgufError> {
+) -> Result<BTreeMap<String, (TensorSource, Vec<usize>)>, GgufError> {
     let mut sources = BTreeMap::new();
     let mut used = BTreeSet::from([ROPE_FACTORS.to_owned()]);
     // The configuration may announce any number of layers, so the first missing tensor ends this.
     for (name, shape) in config.tensors() {
         let source = source(&name, config);
-        content.tensor_of_shape(&source.name, &Source::shape(&shape))?;
+        content.tensor_of_shape(&source.name, &TensorSource::shape(&shape))?;
         used.insert(source.name.clone());
         sources.insert(name, (source, shape));
     }
@@ -226,7 +226,7 @@ const PARTS: [(&str, &str); 31] = [
 ];
 
 /// Where the tensor of this name in safetensors is.
-pub fn source(name: &str, config: &ModelConfig) -> Source {
+pub fn source(name: &str, config: &ModelConfig) -> TensorSource {
     let inner = name.strip_prefix("model.layers.").and_then(|rest| rest.split_once('.'));
     let (_, part) = inner.unwrap_or_default();
     let is_wide = ["linear_attn.A_log", "linear_attn.norm.weight"].contains(&part);
@@ -238,7 +238,7 @@ pub fn source(name: &str, config: &ModelConfig) -> Source {
         }
         _ => Values::Same,
     };
-    Source {
+    TensorSource {
         // A name without a counterpart is then reported as missing from the file.
         name: inner
             .map_or_else(|| outer(name), |(layer, part)| of_layer(layer, part, config))

@@ -15,7 +15,7 @@ use super::{
     decoder::{EMBEDDING, OUTPUT, ROPE_FACTORS},
     metadata::{Meta, Metadata, text},
     supported::{ARCHITECTURES, TENSOR_TYPES},
-    tensors::{Source, source},
+    tensors::{TensorSource, source},
     vocabulary,
 };
 use crate::{
@@ -238,7 +238,7 @@ pub fn model(folder: &Path, name: &str, quantization: Quantization, path: &Path)
         }
     }
     metadata.extend(vocabulary::metadata(folder, config.vocabulary)?);
-    let mut sources: Vec<Option<(String, Source, Vec<usize>)>> = Vec::new();
+    let mut sources: Vec<Option<(String, TensorSource, Vec<usize>)>> = Vec::new();
     let mut planned = Vec::new();
     if let Some(factors) = &factors {
         sources.push(None);
@@ -251,7 +251,7 @@ pub fn model(folder: &Path, name: &str, quantization: Quantization, path: &Path)
     for (name, shape) in config.tensors() {
         let source = source(&name, &config);
         let dtype = quantization.of(&source.name, &shape, config.layers, config.tied);
-        planned.push(Planned { name: source.name.clone(), shape: Source::shape(&shape), dtype });
+        planned.push(Planned { name: source.name.clone(), shape: TensorSource::shape(&shape), dtype });
         sources.push(Some((name, source, shape)));
     }
     let mut weights = Weights::open(folder)?;

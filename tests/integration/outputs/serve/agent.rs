@@ -100,6 +100,84 @@ fn a_runs_agent_has_the_runs_limits() {
     assert_eq!(answer["choices"][0]["finish_reason"], "length");
 }
 
+#[test]
+fn an_agent_of_another_compared_policy_answers_beside_the_agent() {
+    let project = Project::with_model(&training_run("group_size = 2"));
+    project.run(&[]);
+    let served = Served::new(&project, &["--keep", "kept"]);
+    assert_eq!(served.models[..2], ["agent", "agent:base"], "{:?}", served.models);
+    let listed = served.get("/v1/models").body;
+    assert!(listed.contains("\"agent:base\""), "{listed}");
+    let run = project.runs().pop().unwrap();
+    for name in ["agent", "agent:base", "agent:trained", "trained", "base", &format!("{run}/agent:trained")] {
+        let found = served.get(&format!("/v1/models/{name}"));
+        assert_eq!(found.status, 200, "{name}: {}", found.body);
+        assert_eq!(served.chat(&json!({"model": name, "messages": user("Hi")})).0, 200, "{name}");
+    }
+    let answer = |model: &str| served.completion(&json!({"model": model, "messages": user("Hi")}));
+    let [agent, base, alone] = ["agent", "agent:base", "base"].map(answer);
+    assert_eq!(
+        (&base["model"], &base["choices"][0]["finish_reason"]),
+        (&json!("agent:base"), &json!("length"))
+    );
+    assert_eq!(
+        base["usage"]["prompt_tokens"], agent["usage"]["prompt_tokens"],
+        "the same tools and system prompt"
+    );
+    assert_eq!(base["system_fingerprint"], alone["system_fingerprint"]);
+    assert_ne!(base["system_fingerprint"], agent["system_fingerprint"]);
+    let kept = served.get("/conversations").body;
+    assert!(kept.contains("\"model\":\"agent:base\""), "{kept}");
+    let named = format!("{run}/agent:base");
+    assert_eq!(answer(&named)["choices"], base["choices"]);
+    assert_eq!(answer("agent:trained")["choices"], agent["choices"]);
+    for unknown in ["agent:none", "agent:"] {
+        let (status, body) = served.chat(&json!({"model": unknown, "messages": user("Hi")}));
+        assert_eq!((status, &body["error"]["code"]), (404, &json!("model_not_found")), "{unknown}");
+        assert_eq!(served.get(&format!("/v1/models/{unknown}")).status, 404, "{unknown}");
+    }
+    let base = Served::new(&project, &["--policy", "base"]);
+    assert_eq!(base.models[..2], ["agent", "agent:trained"], "{:?}", base.models);
+}
+
+#[test]
+fn the_page_learns_who_answers_how_well_and_what_to_try() {
+    let project = Project::with_model(&training_run("group_size = 2"));
+    project.run(&[]);
+    let served = Served::new(&project, &[]);
+    let about: Value = serde_json::from_str(&served.get("/about").body).unwrap();
+    assert_eq!(about["run"], project.runs().pop().unwrap());
+    let models: Vec<(&Value, &Value)> =
+        about["models"].as_array().unwrap().iter().map(|one| (&one["model"], &one["policy"])).collect();
+    let (base, trained) = (json!("base"), json!("trained"));
+    let (agent, of_base) = (json!("agent"), json!("agent:base"));
+    assert_eq!(models, [(&agent, &trained), (&of_base, &base), (&trained, &trained), (&base, &base)]);
+    let models = about["models"].as_array().unwrap();
+    for model in models.iter().filter(|model| model["is_agent"] == true) {
+        let [low, success, high] =
+            ["low", "success", "high"].map(|name| model["exam"][name].as_f64().unwrap());
+        assert!(low <= success && success <= high, "{model}");
+    }
+    assert!(models.iter().all(|model| model["is_agent"] == true || model["exam"].is_null()), "{about}");
+    assert!(about["exam"]["tasks"].as_u64().unwrap() > 0 && about["tools"][0]["name"].is_string(), "{about}");
+    let tasks = about["tasks"].as_array().unwrap();
+    assert!((1..=5).contains(&tasks.len()), "{about}");
+    let check = |request: Value| {
+        let answer = served.request("POST /check", &[], request.to_string().as_bytes());
+        (answer.status, serde_json::from_str::<Value>(&answer.body).unwrap()["is_right"].clone())
+    };
+    let expected = tasks[0]["answer"].as_str().unwrap();
+    assert_eq!(check(json!({"task": 0, "answer": expected})), (200, json!(true)));
+    assert_eq!(check(json!({"task": 0, "answer": "no idea"})), (200, json!(false)));
+    assert_eq!(check(json!({"task": 99, "answer": expected})).0, 400);
+    assert_eq!(check(json!({"answer": expected})).0, 400);
+
+    let alone = Served::new(&project, &["llama"]);
+    let about: Value = serde_json::from_str(&alone.get("/about").body).unwrap();
+    assert_eq!(about["models"], json!([{"model": null, "policy": "llama", "is_agent": false, "exam": null}]));
+    assert_eq!((&about["tools"], &about["tasks"], &about["exam"]), (&json!([]), &json!([]), &Value::Null));
+}
+
 /// An MCP server on standard input and output.
 struct Asked {
     child: Child,
@@ -193,11 +271,14 @@ fn damaged_results_are_neither_served_nor_reported() {
     let project = Project::with_model(&training_run("group_size = 2"));
     project.run(&[]);
     let run = project.runs().pop().unwrap();
+    project.write("traces.jsonl", r#"{"messages": [{"role": "user", "content": "?"}]}"#);
     let serve = ["serve", "--check", "--json"];
     for (file, name, commands) in [
         ("update/policy/adapter_model.safetensors", "update.policy", &[&serve[..]][..]),
         ("exam/episodes.parquet", "exam.episodes", &[&serve, &["episodes", "latest"], &["report"]]),
         ("exam/verdict.parquet", "exam.verdict", &[&serve, &["report"]]),
+        ("reward/rewards.parquet", "reward.rewards", &[&["rejudge", "latest"]]),
+        ("tools/tools.parquet", "tools", &[&["traces", "traces.jsonl", "--tools", "latest"]]),
     ] {
         let stored = std::fs::canonicalize(project.newest().join(file)).unwrap();
         let mut bytes = std::fs::read(&stored).unwrap();
@@ -424,6 +505,30 @@ fn a_client_is_not_told_the_servers_command_and_what_it_prints() {
     for secret in ["counting.sh", "s3cr3tpw", "bash", "k3y", "/srv/private", "psycopg"] {
         assert!(!body.to_string().contains(secret), "{secret}: {body}");
         assert!(!streamed.contains(secret), "{secret}: {streamed}");
+    }
+}
+
+#[test]
+fn the_page_names_no_command_no_path_and_no_secret() {
+    let key = format!("sk-proj-{}", "aB3dE6gH9jK2mN5pQ8sT1vW4".repeat(2));
+    let (project, _served) = counting("count");
+    let script = COUNTING
+        .replace("{\"name\":\"count\",", &format!("{{\"name\":\"count\",\"description\":\"Uses {key}.\","));
+    project.write("counting.sh", &script);
+    let model = project.path("caller").display().to_string();
+    let served = Served::new(&project, &[&model, "--server", "counting.json"]);
+    let text = served.get("/about").body;
+    let about: Value = serde_json::from_str(&text).unwrap();
+    assert_eq!(about["server"], "counting");
+    assert_eq!(
+        (&about["models"][0]["model"], &about["models"][0]["policy"]),
+        (&json!("agent"), &json!("caller"))
+    );
+    assert_eq!(about["models"].as_array().unwrap().len(), 1, "{text}");
+    let tools = about["tools"].as_array().unwrap();
+    assert!(tools.iter().any(|tool| tool["description"] == "Uses …."), "{text}");
+    for secret in ["counting.sh", "bash", "k3y", &key, &project.path("").display().to_string()] {
+        assert!(!text.contains(secret), "{secret}: {text}");
     }
 }
 

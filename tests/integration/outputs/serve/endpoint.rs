@@ -227,6 +227,13 @@ fn what_is_wrong_is_said_with_its_status_and_others_are_still_served() {
             json!("messages"),
             json!("context_length_exceeded"),
         ),
+        // Refused before it is made tokens.
+        (
+            with("messages", user(&"x ".repeat(3_000_000))),
+            400,
+            json!("messages"),
+            json!("context_length_exceeded"),
+        ),
     ] {
         let (found, body) = served.chat(&request);
         let error = &body["error"];
@@ -275,6 +282,10 @@ fn a_key_is_needed_if_there_is_one_and_otherwise_the_host_of_this_machine() {
         assert_eq!(keyed.request("GET /v1/models", &headers, &[]).status, status, "{headers:?}");
     }
     assert_eq!(keyed.get("/health").status, 200);
+    for path in ["/", "/style.css", "/page.js"] {
+        assert_eq!(keyed.get(path).status, 200, "the page itself, which asks for the key");
+    }
+    assert_eq!((keyed.get("/about").status, keyed.request("POST /check", &[], b"{}").status), (401, 401));
     let unset = project.mcprl(&["serve", "llama", "--api-key-env", "NO_SUCH_KEY", "--json"]);
     assert!(unset.code == Some(2) && unset.err.contains("serve::no_key"), "{}", unset.err);
     let open = project.mcprl(&["serve", "llama", "--host", "0.0.0.0", "--port", "0", "--json"]);

@@ -97,9 +97,14 @@ fn an_exam_takes_models_behind_endpoints_for_comparison() {
     project.write("run.toml", &format!("{run}examples = \"solved\"\n{few}{solved}"));
     project.run(&[]);
     let episodes: Vec<Trajectory> = data::read(&project.newest().join("exam/episodes.parquet")).unwrap();
-    let shown = |episode: &&Trajectory| episode.messages.contains("Examples of solved tasks:");
+    let shown = |episode: &&Trajectory| episode.messages[0].text.contains("Examples of solved tasks:");
     assert_eq!(episodes.iter().filter(shown).count(), episodes.len() / 3, "those of the endpoint alone");
-    assert!(episodes.iter().filter(shown).all(|episode| episode.messages.matches("Answer: ").count() >= 2));
+    assert!(
+        episodes
+            .iter()
+            .filter(shown)
+            .all(|episode| episode.messages[0].text.matches("Answer: ").count() >= 2)
+    );
 
     drop(served);
     project.write("run.toml", &(run.clone() + &endpoints("base")));

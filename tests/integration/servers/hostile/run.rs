@@ -103,7 +103,7 @@ impl Bounds {
         let usual = Case::new("well-behaved", (), Ends::Result("fine"));
         let run = usual.run_with(&[], &stdio::server(usual.name, "-"));
         assert_eq!(run.code, Some(0), "{}", run.err);
-        Self { memory_mib: run.memory_mib + MEMORY_MIB, slack: SLACK + 20 * run.time }
+        Self { memory_mib: run.memory_mib + MEMORY_MIB, slack: 2 * SLACK + 20 * run.time }
     }
 
     /// What is wrong with the run of a case.

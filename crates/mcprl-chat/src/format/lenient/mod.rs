@@ -39,14 +39,14 @@ const FENCE: &str = "```";
 
 /// What was found in a turn: the calls with their forms, and the text around them.
 #[derive(Debug, Default, PartialEq)]
-pub struct Found {
+pub struct ReadTurn {
     pub text: String,
     pub calls: Vec<(Call, CallForm)>,
 }
 
 /// Reads a turn without its reasoning. Any text can be read.
-pub fn read(text: &str, tools: &Schemas) -> Found {
-    let is_readable = |found: &Found| found.calls.iter().any(|(call, _)| call.is_ok());
+pub fn read(text: &str, tools: &Schemas) -> ReadTurn {
+    let is_readable = |found: &ReadTurn| found.calls.iter().any(|(call, _)| call.is_ok());
     let found = read_as_written(text, tools);
     if is_readable(&found) {
         return found;
@@ -94,7 +94,7 @@ fn closed(body: &str) -> Option<String> {
         .then(|| body[..end].chars().chain(open.into_iter().rev()).collect())
 }
 
-fn read_as_written(text: &str, tools: &Schemas) -> Found {
+fn read_as_written(text: &str, tools: &Schemas) -> ReadTurn {
     let mut runs = Scanner::new(text, tools).runs();
     if !runs.is_empty() && !runs.iter().any(Run::is_readable) {
         let unquoted = Scanner { is_unquoted: true, ..Scanner::new(text, tools) }.runs();
@@ -103,12 +103,12 @@ fn read_as_written(text: &str, tools: &Schemas) -> Found {
     // The first calls that stand together and of which one can be read, or else the first attempt.
     let at = runs.iter().position(Run::is_readable).unwrap_or(0);
     if runs.get(at).is_none_or(|run| run.is_between_words(text)) {
-        return Found { text: text.to_owned(), calls: Vec::new() };
+        return ReadTurn { text: text.to_owned(), calls: Vec::new() };
     }
     let Run { start, end, calls, .. } = runs.swap_remove(at);
     let (before, after) = (text[..start].trim_end(), text[end..].trim_start());
     let gap = if before.is_empty() || after.is_empty() { "" } else { "\n\n" };
-    Found { text: format!("{before}{gap}{after}"), calls }
+    ReadTurn { text: format!("{before}{gap}{after}"), calls }
 }
 
 /// Calls that stand together, from the fence or tag that opens before them to the one that closes behind them.

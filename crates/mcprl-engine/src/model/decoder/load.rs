@@ -16,7 +16,7 @@ use crate::model::{
 };
 
 /// Returns the tensor of this name and shape.
-type Source<'a> = &'a mut dyn FnMut(&str, &[usize]) -> Result<Tensor, ModelError>;
+type TensorReader<'a> = &'a mut dyn FnMut(&str, &[usize]) -> Result<Tensor, ModelError>;
 
 /// The number of the layer that a tensor of this name belongs to.
 fn layer_of(name: &str) -> Option<usize> {
@@ -24,7 +24,7 @@ fn layer_of(name: &str) -> Option<usize> {
 }
 
 /// The parameters of a recurrence.
-fn mixing(recurrence: Recurrence, take: Source<'_>) -> Result<Mixing, ModelError> {
+fn mixing(recurrence: Recurrence, take: TensorReader<'_>) -> Result<Mixing, ModelError> {
     let mut vectors = Vec::new();
     for (name, shape) in recurrence.tensors() {
         vectors.push(Vector { tensor: to_f32(take(name, &shape)?)?, slot: None });
@@ -122,7 +122,7 @@ impl Decoder {
         config: ModelConfig,
         format: Option<Format>,
         placement: Placement,
-        tensor: Source<'_>,
+        tensor: TensorReader<'_>,
     ) -> Result<Self, ModelError> {
         let (hidden, heads) = (config.hidden, config.heads);
         let matrix = |tensor: Tensor, format: Option<Format>| match format {

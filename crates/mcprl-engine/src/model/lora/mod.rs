@@ -26,7 +26,7 @@ pub use merge::{adapter_matrices, copy_adapter, copy_companions, copy_model, mer
 pub use size::AdapterSize;
 
 /// Returns the tensor of this name and shape. The last argument is `A` or `B`.
-type Source<'a> = &'a mut dyn FnMut(&str, &[usize], &str) -> Result<Tensor, ModelError>;
+type TensorReader<'a> = &'a mut dyn FnMut(&str, &[usize], &str) -> Result<Tensor, ModelError>;
 
 /// Attaches, loads and saves adapters.
 pub struct Adapter;
@@ -128,7 +128,7 @@ impl Adapter {
         decoder: &mut Decoder,
         config: &AdapterConfig,
         wrong: &dyn Fn(String) -> ModelError,
-        tensor: Source<'_>,
+        tensor: TensorReader<'_>,
     ) -> Result<(), ModelError> {
         let mut any = false;
         let placement = decoder.placement().clone();

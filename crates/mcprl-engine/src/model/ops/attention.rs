@@ -7,7 +7,7 @@ use candle_core::{DType, Result, Tensor};
 #[cfg(feature = "cuda")]
 use super::cuda;
 use super::{
-    ComposedState, Seen, by_kernels,
+    ComposedState, SeenKeys, by_kernels,
     composed::{self, Level, MaskSpans, Piece, Rows, TileSize, flash},
     filled, values,
 };
@@ -254,7 +254,7 @@ pub fn attend(
         }
         return attend_spans(q, positions, &spans, attention);
     }
-    let spans = || -> Vec<Seen> {
+    let spans = || -> Vec<SeenKeys> {
         past.iter().map(|past| (past.rows.clone(), past.first, past.cache.tokens())).collect()
     };
     let dtype = past.iter().find_map(|past| match past.cache {

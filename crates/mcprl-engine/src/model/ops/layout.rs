@@ -5,7 +5,7 @@ use std::{cell::OnceCell, ops::Range};
 use candle_core::{Device, Result, Tensor};
 
 use super::{
-    Gradients, Seen, Vector,
+    Gradients, SeenKeys, Vector,
     attention::{Attended, AttentionMask, KvFormat, attend_spans, once},
     by_kernels,
     composed::{self, DeltaPlan, DeltaRun, DeltaStart, MaskSpans, Piece, TileSize, flash},
@@ -53,7 +53,7 @@ impl<'a> TreeLayout<'a> {
         }
     }
 
-    fn spans_seen(&self) -> Vec<Seen> {
+    fn spans_seen(&self) -> Vec<SeenKeys> {
         let seen = |segment: &Segment| (segment.subtree.clone(), segment.first, segment.rows.len());
         self.tree.segments.iter().map(seen).collect()
     }

@@ -194,7 +194,7 @@ impl Gradients {
 }
 
 /// Rows that attend to a span, the position of its first key, and its keys.
-pub type Seen = (Range<usize>, usize, usize);
+pub type SeenKeys = (Range<usize>, usize, usize);
 
 /// The ranges of these rows in a row-major matrix.
 fn flat(rows: &Range<usize>, columns: usize) -> Range<usize> {

@@ -2,7 +2,7 @@
 
 use std::ops::Range;
 
-use super::Seen;
+use super::SeenKeys;
 
 /// Packed rows (rows times the query heads of a key-value head) of a warp.
 const WARP: usize = 16;
@@ -67,7 +67,7 @@ impl Items {
     }
 
     /// Every row once, with all keys that it sees. Keys are rows of one matrix; those of a span begin at its `starts`.
-    pub fn of_tree(positions: &[u32], spans: &[Seen], starts: &[usize], group: usize) -> Self {
+    pub fn of_tree(positions: &[u32], spans: &[SeenKeys], starts: &[usize], group: usize) -> Self {
         let mut items = Self::new(WARPS);
         for start in (0..positions.len()).step_by(items.rows(group)) {
             let rows = start..(start + items.rows(group)).min(positions.len());
@@ -97,7 +97,7 @@ pub struct KeyTiles {
 }
 
 impl KeyTiles {
-    pub fn new(spans: &[Seen], starts: &[usize]) -> Self {
+    pub fn new(spans: &[SeenKeys], starts: &[usize]) -> Self {
         let (mut tiles, mut sums) = (Vec::new(), Vec::new());
         for ((of, first, keys), at) in spans.iter().zip(starts) {
             let most_rows = ENOUGH_ROWS.max(of.len().div_ceil(MOST_SLOTS));
@@ -141,7 +141,7 @@ pub struct Parts {
 }
 
 impl Parts {
-    pub fn new(positions: &[u32], spans: &[Seen], group: usize) -> Self {
+    pub fn new(positions: &[u32], spans: &[SeenKeys], group: usize) -> Self {
         let (mut narrow, mut wide) = (Items::new(1), Items::new(WARPS));
         let mut of_rows = vec![Vec::new(); positions.len()];
         let mut slots = 0;
@@ -180,7 +180,7 @@ mod tests {
     use super::*;
 
     /// A stem with two branches, the first of which branches again.
-    fn tree() -> (Vec<u32>, Vec<Seen>, Vec<usize>) {
+    fn tree() -> (Vec<u32>, Vec<SeenKeys>, Vec<usize>) {
         let segments = [
             (0..70, 150, 0),
             (70..95, 130, 70),

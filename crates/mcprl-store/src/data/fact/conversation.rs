@@ -7,7 +7,7 @@ use serde_json::Value;
 use mcprl_base::answer::COMPLETE_TASK;
 
 use super::{Call, Fact, Facts, folded, lists, named, spaced, states};
-use crate::data::Trajectory;
+use crate::data::{Message, MessageCall, Role, Trajectory, first_of_user};
 
 /// A message of a user, and what follows before the next one.
 struct Exchange {
@@ -20,20 +20,20 @@ struct Exchange {
 impl Fact {
     /// The fact of a played episode: what the user asked first, the last call, and the answer.
     pub fn of_episode(episode: &Trajectory) -> Self {
-        let messages: Vec<Value> = serde_json::from_str(&episode.messages).unwrap_or_default();
-        let first = messages.iter().find(|message| message["role"] == "user").map(message_text);
-        let asked =
-            first.filter(|text| !text.trim().is_empty()).unwrap_or_else(|| episode.scenario_id.clone());
-        let calls = messages.iter().filter_map(|message| message["tool_calls"].as_array()).flatten();
-        let last = calls.filter_map(Call::of_message).rfind(|call| call.name != COMPLETE_TASK);
-        Self { call: last.map(|call| call.normal()), ..Self::asked(&asked, &[], episode.answer.as_deref()) }
+        let messages = &episode.messages;
+        let first = first_of_user(messages).filter(|text| !text.trim().is_empty());
+        let asked = first.unwrap_or(&episode.scenario_id);
+        let mut calls = messages.iter().flat_map(|message| &message.calls);
+        let last = calls.rfind(|call| call.name != COMPLETE_TASK);
+        let call = last.map(|call| Call::from(call).normal());
+        Self { call, ..Self::asked(asked, &[], episode.answer.as_deref()) }
     }
 }
 
 impl Facts {
     /// The first of these facts that a conversation is about. A sentence of a user is the same; or the calls behind a message look up
     /// the same, or the message names the values, and the answer is said then, if the task has one.
-    pub fn in_conversation(&self, messages: &[Value]) -> Option<&Fact> {
+    pub fn in_conversation(&self, messages: &[Message]) -> Option<&Fact> {
         let exchanges = exchanges(messages);
         // An answer may come after another question.
         let all = Exchange {
@@ -74,29 +74,31 @@ impl Facts {
     }
 }
 
-fn exchanges(messages: &[Value]) -> Vec<Exchange> {
+fn exchanges(messages: &[Message]) -> Vec<Exchange> {
     let mut exchanges: Vec<Exchange> = Vec::new();
     for message in messages {
-        match (message["role"].as_str(), exchanges.last_mut()) {
-            (Some("user"), _) => {
-                exchanges.push(Exchange {
-                    asked: message_text(message),
-                    calls: BTreeSet::new(),
-                    said: String::new(),
-                });
+        match (message.role, exchanges.last_mut()) {
+            (Role::User, _) => {
+                let asked = message.text.clone();
+                exchanges.push(Exchange { asked, calls: BTreeSet::new(), said: String::new() });
             }
-            (Some("assistant"), Some(exchange)) => {
-                say(&message["content"], &mut exchange.said);
-                let calls = message["tool_calls"].as_array().into_iter().flatten();
-                for call in calls.chain(message.get("function_call")).filter_map(Call::of_message) {
+            (Role::Assistant, Some(exchange)) => {
+                exchange.said.extend([" ", &message.text]);
+                for call in &message.calls {
                     call.arguments.values().for_each(|value| say(value, &mut exchange.said));
-                    exchange.calls.insert(call.normal());
+                    exchange.calls.insert(Call::from(call).normal());
                 }
             }
             _ => {}
         }
     }
     exchanges
+}
+
+impl From<&MessageCall> for Call {
+    fn from(call: &MessageCall) -> Self {
+        Self { name: call.name.clone(), arguments: call.arguments.clone() }
+    }
 }
 
 /// The texts and numbers in a value, one behind the other.
@@ -106,16 +108,5 @@ fn say(value: &Value, said: &mut String) {
         Value::Object(fields) => fields.values().for_each(|value| say(value, said)),
         Value::String(text) => said.extend([" ", text]),
         value => said.extend([" ", &value.to_string()]),
-    }
-}
-
-/// The text of a message in OpenAI's format: its content, or the texts of its parts.
-pub fn message_text(message: &Value) -> String {
-    match &message["content"] {
-        Value::String(text) => text.clone(),
-        Value::Array(parts) => {
-            parts.iter().filter_map(|part| part["text"].as_str()).collect::<Vec<_>>().join("\n")
-        }
-        _ => String::new(),
     }
 }

@@ -9,8 +9,6 @@ use mcprl_base::json;
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 
-pub use conversation::message_text;
-
 use super::{Json, Scenario, folded, is_of_trained_cases};
 
 /// What a task asks about.
@@ -235,17 +233,6 @@ fn lists(call: &str) -> bool {
 }
 
 impl Call {
-    /// A call of a message, its arguments as an object or as text.
-    fn of_message(call: &Value) -> Option<Self> {
-        let function = call.get("function").unwrap_or(call);
-        let arguments = match &function["arguments"] {
-            Value::String(text) => serde_json::from_str(text).ok()?,
-            Value::Object(arguments) => arguments.clone(),
-            _ => Map::new(),
-        };
-        Some(Self { name: function["name"].as_str()?.to_owned(), arguments })
-    }
-
     /// The arguments in the order of their names, without those that say nothing of what is looked up.
     fn given(&self) -> BTreeMap<&String, &Value> {
         let is_empty = |value: &Value| match value {

@@ -1,6 +1,7 @@
 use serde_json::json;
 
 use super::*;
+use crate::data::{Message, MessageCall};
 
 fn task(text: &str, answer: &str) -> Scenario {
     Scenario {
@@ -302,9 +303,13 @@ fn a_conversation_that_solves_a_task_of_the_exam_is_found() {
         task("Who wrote \"Low Tide\"?", "Ann"),
     ];
     let facts = Facts::of_exam(&exam);
-    let user = |text: &str| json!({"role": "user", "content": text});
-    let says = |text: &str| json!({"role": "assistant", "content": text});
-    let calls = |name: &str, arguments: Value| json!({"role": "assistant", "content": "", "tool_calls": [{"function": {"name": name, "arguments": arguments.to_string()}}]});
+    let user = |text: &str| Message::user(text);
+    let says = |text: &str| Message::assistant(text, Vec::new());
+    let calls = |name: &str, arguments: Value| {
+        let arguments = arguments.as_object().unwrap().clone();
+        let call = MessageCall { name: name.into(), arguments, ..MessageCall::default() };
+        Message::assistant("", vec![call])
+    };
     let ends = |answer: &str| calls("complete_task", json!({"answer": answer}));
     let query = |sql: &str| calls("read_query", json!({"query": sql}));
     let sum = || query("select sum(total) from orders where customer = \"Ann Lee\"");

@@ -116,7 +116,7 @@ fn a_table_is_cut_by_rows_and_bytes_and_reads_as_one() {
         let cut = Cut { rows: most_rows, bytes: most_bytes, ..CUT };
         let batches = batches(&rows, cut).unwrap();
         for batch in &batches {
-            let bytes: usize = batch.iter().map(Table::bytes).sum();
+            let bytes: usize = batch.iter().map(Record::bytes).sum();
             assert!(batch.len() <= most_rows && (bytes <= most_bytes || batch.len() == 1), "{cut:?}");
         }
         assert_eq!(batches.concat(), rows);
@@ -131,12 +131,12 @@ fn a_table_is_cut_by_rows_and_bytes_and_reads_as_one() {
 
 #[test]
 fn the_bytes_of_a_row_are_those_of_its_arrays() {
-    let of = |count: usize| -> usize { varied(count).iter().map(Table::bytes).sum() };
+    let of = |count: usize| -> usize { varied(count).iter().map(Record::bytes).sum() };
     let text = Sample { text: "x".repeat(1000), ..Sample::default() };
     assert_eq!(text.bytes() - Sample::default().bytes(), 1000);
     // Each array also has one offset more than rows, and bits for nulls.
     let array: usize =
-        Sample::to_batch(&varied(5000)).columns().iter().map(|column| column.get_buffer_memory_size()).sum();
+        to_batch(&varied(5000)).columns().iter().map(|column| column.get_buffer_memory_size()).sum();
     assert!(of(5000).abs_diff(array) < array / 5, "{} {array}", of(5000));
 }
 
@@ -189,6 +189,121 @@ fn a_column_of_another_type_is_named() {
     let error = read::<Other>(&path).unwrap_err();
     assert_eq!(error.code(), "data::column");
     assert!(error.to_string().contains("column `text` of type UInt32, found Utf8"), "{error}");
+}
+
+record! {
+    /// A part of a row.
+    #[derive(serde::Serialize, serde::Deserialize)]
+    Part {
+        /// A name.
+        name: String,
+        /// A number that may be missing.
+        count: Option<u32>,
+        /// Fields.
+        fields: Map<String, Value>,
+        /// A part that may be missing, with a value that may not.
+        inner: Option<Inner>,
+    }
+}
+
+record! {
+    /// A part of a part.
+    #[derive(serde::Serialize, serde::Deserialize)]
+    Inner {
+        /// A number.
+        number: u32,
+        /// Texts.
+        names: Vec<String>,
+    }
+}
+
+table! {
+    /// A row with parts.
+    Parted in "parted" {
+        /// A list of parts.
+        parts: Vec<Part>,
+    }
+}
+
+fn parts() -> Vec<Parted> {
+    let inner = Inner { number: 7, names: vec!["é".into(), "b".into()] };
+    let fields = serde_json::json!({"a": [1, null]}).as_object().unwrap().clone();
+    let part = Part { name: "x".into(), count: Some(3), fields, inner: Some(inner) };
+    let plain = Part { name: "y".into(), ..Part::default() };
+    vec![Parted { parts: vec![part.clone(), plain] }, Parted::default(), Parted { parts: vec![part] }]
+}
+
+#[test]
+fn rows_with_parts_round_trip_whatever_is_missing_in_them() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("t.parquet");
+    write(&path, &parts()).unwrap();
+    assert_eq!(read::<Parted>(&path).unwrap(), parts());
+    assert_eq!(read_part::<Parted>(&path, Some(&[1, 2])).unwrap(), parts()[1..]);
+    let batch = open(&path, "parted").unwrap().build().unwrap().next().unwrap().unwrap();
+    assert_eq!(batch.column(0).data_type(), &widened(batch.column(0).data_type()));
+}
+
+/// Parts of another writer, with these values.
+macro_rules! others {
+    ($test:ident { $($field:ident: $type:ty = $value:expr),+ }) => {{
+        record! {
+            /// Of another writer.
+            #[derive(serde::Serialize, serde::Deserialize)]
+            Foreign { $( /// A value.
+                $field: $type, )+ }
+        }
+        table! {
+            /// Of another writer.
+            Foreigns in "parted" {
+                /// Parts.
+                parts: Vec<Foreign>,
+            }
+        }
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("t.parquet");
+        let foreign = Foreign { $($field: $value),+ };
+        write(&path, &[Foreigns { parts: vec![foreign] }]).unwrap();
+        $test(&path)
+    }};
+}
+
+#[test]
+fn parts_are_read_by_name_and_one_of_another_type_is_named() {
+    let read_parts = |path: &Path| read::<Parted>(path).unwrap().remove(0).parts;
+    let found = others!(read_parts {
+        fields: String = "{}".into(),
+        unknown: f32 = 0.5,
+        name: String = "x".into(),
+        count: u64 = 3
+    });
+    assert_eq!(found, [Part { name: "x".into(), count: Some(3), ..Part::default() }]);
+    let problem = |path: &Path| {
+        let error = read::<Parted>(path).unwrap_err();
+        assert_eq!(error.code(), "data::column");
+        error.to_string().split_once(": the ").unwrap().1.to_owned()
+    };
+    let table = "parted table needs a column `parts";
+    assert_eq!(
+        others!(problem { name: String = "x".into() }),
+        format!("{table}.fields` of type Utf8, found none")
+    );
+    assert_eq!(
+        others!(problem { name: u32 = 1, fields: String = "{}".into() }),
+        format!("{table}.name` of type Utf8, found UInt32")
+    );
+    assert_eq!(
+        others!(problem { name: Option<String> = None, fields: String = "{}".into() }),
+        format!("{table}.name` of type Utf8, found Utf8 with nulls")
+    );
+    assert_eq!(
+        others!(problem { name: String = "x".into(), fields: String = "[1]".into() }),
+        format!("{table}.fields` of type a JSON object, found \"[1]\"")
+    );
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("t.parquet");
+    write(&path, &rows()).unwrap();
+    assert!(problem(&path).starts_with(&format!("{table}` of type List(")), "{}", problem(&path));
 }
 
 #[test]

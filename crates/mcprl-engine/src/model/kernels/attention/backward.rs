@@ -103,7 +103,7 @@ struct Inputs<'a> {
 }
 
 /// A span's part in a block: its rows and the keys they see.
-struct Part {
+struct SpanBlock {
     span: usize,
     /// Its first row in the block, rows counted by token and head.
     first: usize,
@@ -122,13 +122,13 @@ impl Inputs<'_> {
         self.heads.kv * self.heads.dim
     }
 
-    fn parts(&self, block: &Range<usize>, scratch: &Scratch) -> Vec<Part> {
+    fn parts(&self, block: &Range<usize>, scratch: &Scratch) -> Vec<SpanBlock> {
         let group = self.heads.group();
         let of = |(index, span): (usize, &Span<'_>)| {
             let (rows, keys) = span.within(block, self.positions, self.attention)?;
             let (first, count) = ((rows.start - block.start) * group, rows.len() * group);
             let (at, columns) = (scratch.cell(first, span, &keys), scratch.columns);
-            Some(Part { span: index, first, count, skipped: keys.start, keys: keys.len(), at, columns })
+            Some(SpanBlock { span: index, first, count, skipped: keys.start, keys: keys.len(), at, columns })
         };
         self.spans.iter().enumerate().filter_map(of).collect()
     }
@@ -189,13 +189,13 @@ impl Products {
     fn values(
         &mut self,
         inputs: &Inputs<'_>,
-        part: &Part,
+        part: &SpanBlock,
         scratch: &Scratch,
         douts: &[f32],
         dscores: &mut [f32],
     ) {
         let (dim, half) = (inputs.heads.dim, inputs.heads.dim.div_ceil(2));
-        let Part { first, count, skipped, keys, at, columns, .. } = *part;
+        let SpanBlock { first, count, skipped, keys, at, columns, .. } = *part;
         let dvalues = (inputs.dv, inputs.rows[part.span].start + skipped * inputs.step());
         let dscores = (team::Shared::new(dscores), at);
         match self {
@@ -224,13 +224,13 @@ impl Products {
     fn keys(
         &mut self,
         inputs: &Inputs<'_>,
-        part: &Part,
+        part: &SpanBlock,
         scratch: &Scratch,
         dscores: &[f32],
         dquery: &mut [f32],
     ) {
         let dim = inputs.heads.dim;
-        let Part { first, count, skipped, keys, at, columns, .. } = *part;
+        let SpanBlock { first, count, skipped, keys, at, columns, .. } = *part;
         let rows = inputs.rows[part.span].start + skipped * inputs.step()..inputs.rows[part.span].end;
         let dscores = &dscores[at..];
         let (dquery, dkeys) = ((team::Shared::new(dquery), first * dim), (inputs.dk, rows.start));

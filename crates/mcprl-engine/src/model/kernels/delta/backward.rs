@@ -584,39 +584,39 @@ impl<'a> PieceWork<'a> {
         add_product(all, Lhs::transposed(&d, all), Rhs::rows(own_keys, count, dim), &mut dkeys, dim);
 
         if let Some(start) = start {
-            let across = transposed(start, value_dim);
-            let factors: Vec<f32> = self.sums[offset..].iter().map(|sum| exp(*sum)).collect();
-            let dkeys = &mut dkeys[offset * dim..];
-            for (x, d, dx, sign) in [(queries, dout, dqueries, 1.0), (own_keys, &derrors[..], dkeys, -1.0)] {
-                let factors = || factors.iter().map(|factor| sign * factor);
-                let mut through = vec![0.0; count * dim];
-                product(
-                    count,
-                    Lhs::rows(d, value_dim),
-                    Rhs::rows(&across, value_dim, dim),
-                    &mut through,
-                    dim,
-                );
-                scale_rows(&mut through, dim, factors());
-                let each = through.chunks_exact(dim).zip(x.chunks_exact(dim));
-                each.zip(&mut dsums[offset..]).for_each(|((through, x), sum)| *sum += dot(through, x));
-                add_assign(dx, &through);
-                let mut scaled = x.to_vec();
-                scale_rows(&mut scaled, dim, factors());
-                add_product(
-                    dim,
-                    Lhs::transposed(&scaled, dim),
-                    Rhs::rows(d, count, value_dim),
-                    dstart,
-                    value_dim,
-                );
-            }
+            let (dkeys, dsums) = (&mut dkeys[offset * dim..], &mut dsums[offset..]);
+            self.start_backward(start, (queries, dout, dqueries, 1.0), dsums, dstart);
+            self.start_backward(start, (own_keys, &derrors, dkeys, -1.0), dsums, dstart);
         }
 
         let earlier = &self.chunk[..offset];
         scatter(&mut of_value.u, earlier, value_dim, &du[..offset * value_dim]);
         scatter(&mut of_head.keys, self.chunk, dim, &dkeys);
         scatter(&mut of_value.gates, self.chunk, 1, &dsums);
+    }
+
+    /// What rows `x` read of the state at the chunk's start, with this sign: from the gradient `d` of what they read, adds to theirs, to
+    /// those of the sums and to that of the state.
+    fn start_backward(
+        &self,
+        start: &[f32],
+        (x, d, dx, sign): (&[f32], &[f32], &mut [f32], f32),
+        dsums: &mut [f32],
+        dstart: &mut [f32],
+    ) {
+        let DeltaHeads { key_dim: dim, value_dim, .. } = self.heads;
+        let count = self.piece.rows.len();
+        let across = transposed(start, value_dim);
+        let factors = || self.sums[self.piece.offset..].iter().map(|sum| sign * exp(*sum));
+        let mut through = vec![0.0; count * dim];
+        product(count, Lhs::rows(d, value_dim), Rhs::rows(&across, value_dim, dim), &mut through, dim);
+        scale_rows(&mut through, dim, factors());
+        let each = through.chunks_exact(dim).zip(x.chunks_exact(dim));
+        each.zip(dsums).for_each(|((through, x), sum)| *sum += dot(through, x));
+        add_assign(dx, &through);
+        let mut scaled = x.to_vec();
+        scale_rows(&mut scaled, dim, factors());
+        add_product(dim, Lhs::transposed(&scaled, dim), Rhs::rows(d, count, value_dim), dstart, value_dim);
     }
 
     /// The gradients of the rows of a whole chunk, and of the state at its start, from those of the state at its end.

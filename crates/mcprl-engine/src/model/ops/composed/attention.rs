@@ -47,7 +47,7 @@ fn scores(q: &Tensor, k: &Tensor, mask: Option<&Tensor>) -> Result<Tensor> {
 }
 
 /// Attention over some of the keys: the weighted mean of their values, and the log-sum-exp of their scores.
-pub struct Part {
+pub struct PartialAttention {
     /// `[.., rows, dim]`
     pub out: Tensor,
     /// `[.., rows, 1]`
@@ -63,7 +63,7 @@ fn exps(scores: &Tensor) -> Result<(Tensor, Tensor, Tensor)> {
     Ok((exps, sum, lse))
 }
 
-impl Part {
+impl PartialAttention {
     fn of(scores: &Tensor, v: &Tensor) -> Result<Self> {
         let (exps, sum, lse) = exps(scores)?;
         Ok(Self { out: exps.matmul(v)?.broadcast_div(&sum)?, lse })
@@ -107,10 +107,10 @@ pub fn attend(
                 softmax(&scores)?.matmul(&v)?
             }
             tiles => {
-                let mut whole: Option<Part> = None;
+                let mut whole: Option<PartialAttention> = None;
                 for tile in tiles {
                     let (scores, v) = seen(tile)?;
-                    let part = Part::of(&scores, &v)?;
+                    let part = PartialAttention::of(&scores, &v)?;
                     whole = Some(match whole {
                         Some(whole) => whole.merge(&part)?,
                         None => part,

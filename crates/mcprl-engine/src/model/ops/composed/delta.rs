@@ -109,7 +109,7 @@ impl DeltaRows {
     }
 
     /// The rows of a chunk of several runs, by run and head.
-    fn chunk(&self, part: &Part, length: usize) -> Result<Rows> {
+    fn chunk(&self, part: &ChunkRows, length: usize) -> Result<Rows> {
         let heads = self.heads;
         let of = |x: &Tensor, shape: (usize, usize, usize)| {
             by_head(&x.index_select(&part.rows, 0)?, (part.live, length), shape)
@@ -174,7 +174,7 @@ pub struct DeltaRun {
 }
 
 /// A chunk of each run of a batch that is long enough to have it.
-struct Part {
+struct ChunkRows {
     /// The rows by run, with [`NO_ROW`] behind the end of a run.
     rows: Tensor,
     /// The number of these runs, the first of the batch.
@@ -192,7 +192,7 @@ struct Batch {
     is_continued: bool,
     /// Rows of a chunk.
     length: usize,
-    parts: Vec<Part>,
+    parts: Vec<ChunkRows>,
 }
 
 impl Batch {
@@ -209,7 +209,7 @@ impl Batch {
                 own.chain(std::iter::repeat_n(NO_ROW, padding))
             });
             let own: Vec<usize> = own.collect();
-            parts.push(Part { live: own.len() / length, rows: indices(&own, device)? });
+            parts.push(ChunkRows { live: own.len() / length, rows: indices(&own, device)? });
         }
         let mut indices_of: BTreeMap<DeltaStart, usize> = BTreeMap::new();
         let (mut starts, mut picks) = (Vec::new(), Vec::with_capacity(runs.len()));
@@ -369,7 +369,7 @@ impl DeltaPlan {
         self.stacked(&starts, batch.picks.as_ref())
     }
 
-    fn chunk(&self, batch: &Batch, part: &Part, rows: &DeltaRows, start: Tensor) -> Result<Chunk<'_>> {
+    fn chunk(&self, batch: &Batch, part: &ChunkRows, rows: &DeltaRows, start: Tensor) -> Result<Chunk<'_>> {
         Chunk::new(&self.masks[&batch.length], rows.chunk(part, batch.length)?, start)
     }
 
@@ -380,7 +380,7 @@ impl DeltaPlan {
         rows: &DeltaRows,
         start: Tensor,
         ends: &mut [Option<Tensor>],
-        mut then: impl FnMut(&Part, &Chunk<'_>) -> Result<()>,
+        mut then: impl FnMut(&ChunkRows, &Chunk<'_>) -> Result<()>,
     ) -> Result<()> {
         let mut state = start;
         // Of runs that are shorter than others, the last first.

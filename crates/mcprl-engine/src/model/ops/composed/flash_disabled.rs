@@ -2,12 +2,12 @@
 
 use candle_core::{Device, Result, bail};
 
-use super::{Part, Sequences};
+use super::{PartialAttention, Sequences};
 
 pub fn takes(_: &Device, _: usize) -> bool {
     false
 }
 
-pub fn attend(_: &Sequences) -> Result<Part> {
+pub fn attend(_: &Sequences) -> Result<PartialAttention> {
     bail!("this build has no flash attention")
 }

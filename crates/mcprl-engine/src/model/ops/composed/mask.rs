@@ -4,7 +4,7 @@ use std::ops::Range;
 
 use candle_core::{DType, Device, Result, Tensor};
 
-use crate::model::{kernels::Attention, ops::Seen};
+use crate::model::{kernels::Attention, ops::SeenKeys};
 
 /// Initial rows of a cache. It doubles when it is full.
 const FIRST_ROWS: usize = 32;
@@ -155,7 +155,7 @@ pub struct MaskSpans {
 struct Block<'a> {
     rows: Range<usize>,
     positions: &'a [u32],
-    spans: &'a [Seen],
+    spans: &'a [SeenKeys],
     attention: Attention,
 }
 
@@ -220,7 +220,7 @@ impl Block<'_> {
 /// matrix.
 pub fn mask(
     positions: &[u32],
-    spans: &[Seen],
+    spans: &[SeenKeys],
     attention: Attention,
     size: TileSize,
     device: &Device,

@@ -21,7 +21,7 @@ pub use super::forced::{Forced, force};
 use super::{Activation, Gradients, Product, read};
 use crate::model::kernels::NF4_BLOCK;
 
-pub use attention::{Part, attend, attend_backward, rows};
+pub use attention::{PartialAttention, attend, attend_backward, rows};
 pub use delta::{DELTA_WORKSPACE, DeltaPlan, DeltaRowGradients, DeltaRows, DeltaRun, DeltaStart};
 pub use mask::{MaskSpans, Piece, Rows, Tile, TileSize, mask};
 pub use runs::{Level, Sequences, attend_runs, levels};

@@ -6,8 +6,8 @@ use std::ops::Range;
 
 use candle_core::{DType, Result, Tensor};
 
-use super::{Part, rows};
-use crate::model::{kernels::Attention, ops::Seen};
+use super::{PartialAttention, rows};
+use crate::model::{kernels::Attention, ops::SeenKeys};
 
 /// Neighbouring rows, and the span whose keys they see.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -26,7 +26,7 @@ pub struct Level {
 
 /// The levels of these spans: first the rows' own segments, which contain every row, then those above, level
 /// by level. None if the spans are no tree over the rows.
-pub fn levels(positions: &[u32], spans: &[Seen]) -> Option<Vec<Level>> {
+pub fn levels(positions: &[u32], spans: &[SeenKeys]) -> Option<Vec<Level>> {
     let (mut own, mut above) = (Vec::new(), Vec::new());
     for (span, (of, first, keys)) in spans.iter().enumerate() {
         let end = first + keys;
@@ -76,7 +76,7 @@ pub struct Sequences {
 
 /// Computes [`Sequences`]: `[rows, heads, dim]` and the log-sum-exp of the scaled scores, `[rows, heads, 1]`,
 /// in `f32`.
-pub type Kernel<'a> = &'a dyn Fn(&Sequences) -> Result<Part>;
+pub type Kernel<'a> = &'a dyn Fn(&Sequences) -> Result<PartialAttention>;
 
 /// Attention of `q` (`[rows, heads · dim]`). `keys` returns keys and values of a span. All are first rounded
 /// to `dtype`.
@@ -89,7 +89,7 @@ pub fn attend_runs(
 ) -> Result<Tensor> {
     let shape = q.shape().clone();
     let q = q.to_dtype(dtype)?;
-    let mut whole: Option<Part> = None;
+    let mut whole: Option<PartialAttention> = None;
     for Level { causal, runs } in levels {
         let (mut k, mut v, mut lengths) = (Vec::new(), Vec::new(), Vec::new());
         for run in runs {
@@ -115,8 +115,13 @@ pub fn attend_runs(
 }
 
 /// Merges attention over more keys into some of the rows.
-fn over(whole: &Part, part: &Part, ranges: &[Range<usize>]) -> Result<Part> {
-    let merged = Part { out: rows(&whole.out, ranges)?, lse: rows(&whole.lse, ranges)? }.merge(part)?;
+fn over(
+    whole: &PartialAttention,
+    part: &PartialAttention,
+    ranges: &[Range<usize>],
+) -> Result<PartialAttention> {
+    let merged =
+        PartialAttention { out: rows(&whole.out, ranges)?, lse: rows(&whole.lse, ranges)? }.merge(part)?;
     let put = |whole: &Tensor, merged: &Tensor| {
         let (mut parts, mut next, mut taken) = (Vec::new(), 0, 0);
         for range in ranges {
@@ -132,7 +137,7 @@ fn over(whole: &Part, part: &Part, ranges: &[Range<usize>]) -> Result<Part> {
         }
         Tensor::cat(&parts, 0)
     };
-    Ok(Part { out: put(&whole.out, &merged.out)?, lse: put(&whole.lse, &merged.lse)? })
+    Ok(PartialAttention { out: put(&whole.out, &merged.out)?, lse: put(&whole.lse, &merged.lse)? })
 }
 
 #[cfg(test)]
@@ -147,7 +152,7 @@ mod tests {
     };
 
     /// Sequence by sequence and head by head, with a mask.
-    fn plain(of: &Sequences) -> Result<Part> {
+    fn plain(of: &Sequences) -> Result<PartialAttention> {
         let Heads { query, kv, dim } = of.attention.heads;
         let (mut outs, mut lses, mut row, mut key) = (Vec::new(), Vec::new(), 0, 0);
         for (rows, keys) in &of.lengths {
@@ -171,7 +176,7 @@ mod tests {
             lses.push(lse.transpose(0, 1)?);
             (row, key) = (row + rows, key + keys);
         }
-        Ok(Part { out: Tensor::cat(&outs, 0)?, lse: Tensor::cat(&lses, 0)? })
+        Ok(PartialAttention { out: Tensor::cat(&outs, 0)?, lse: Tensor::cat(&lses, 0)? })
     }
 
     fn tensor(rows: usize, width: usize, seed: usize) -> Tensor {
@@ -211,7 +216,7 @@ mod tests {
             (23..26, 23..26, 9),
         ];
         let segments = segments.map(|(rows, subtree, first)| Segment { rows, subtree, first });
-        let spans: Vec<Seen> =
+        let spans: Vec<SeenKeys> =
             segments.iter().map(|of| (of.subtree.clone(), of.first, of.rows.len())).collect();
         let [q, k, v] = [(32, 1), (16, 2), (16, 3)].map(|(width, seed)| tensor(26, width, seed));
         let levels = levels(&positions, &spans).unwrap();
