@@ -22,6 +22,8 @@ async function opened(address, colorScheme = "light") {
     const file = (path) => (existsSync(own(path)) ? own(path) : `src/web/page${path}`);
     await context.route(/\/$|\.(js|css)$/, async (route) => route.fulfill({ response: await route.fetch(), body: readFileSync(file(new URL(route.request().url()).pathname)) }));
   }
+  // Each answer this many milliseconds later: what does not wait for one fails.
+  if (process.env.SLOW) await context.route(/\/(about|check|kept|v1)\b/, async (route) => { await new Promise((done) => { setTimeout(done, Number(process.env.SLOW)); }); await route.fallback(); });
   const page = await context.newPage();
   page.setDefaultTimeout(60000);
   page.on("console", (message) => { if (["error", "warning"].includes(message.type()) && !expected.some((text) => message.text().includes(text))) problems.push(`console: ${message.text()}`); });

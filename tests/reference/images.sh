@@ -22,10 +22,12 @@ run() {
         sed -n 's/.*"event":"ended","run":"\([^"]*\)".*/\1/p' | tail -1
 }
 long() {
-    "$mcprl" run pipelines/sqlite.toml --cache "$cache" --set loop.train.iterations="$2" --set seed="$1" > /dev/null 2>&1 &
+    "$mcprl" --json run pipelines/sqlite.toml --cache "$cache" --set loop.train.iterations="$2" --set seed="$1" > "$cache.files/events" 2>&1 &
     going=$!
-    # Until some iterations have been trained.
-    sleep 14
+    until grep -qsF '"finished","id":"train[0006]/update"' "$cache.files/events"; do
+        kill -0 $going
+        sleep 0.2
+    done
 }
 # The newest run.
 newest() { "$mcprl" runs --cache "$cache" | sed -n 's/^\(sqlite-[^ ]*\) .*/\1/p' | tail -1; }

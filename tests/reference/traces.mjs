@@ -11,6 +11,7 @@ const browser = await chromium.launch({ executablePath: process.env.CHROMIUM, ar
 const context = await browser.newContext({ viewport: { width: 1280, height: 900 } });
 const page = await context.newPage();
 if (process.env.ASSETS) await context.route(/\.(js|css)$/, (route) => route.fulfill({ path: process.env.ASSETS + new URL(route.request().url()).pathname }));
+if (process.env.SLOW) await context.route("**/api/**", async (route) => { await new Promise((done) => { setTimeout(done, Number(process.env.SLOW)); }); await route.fallback(); });
 page.setDefaultTimeout(60000);
 page.on("console", (message) => { if (["error", "warning"].includes(message.type())) problems.push(`console: ${message.text()}`); });
 page.on("pageerror", (error) => problems.push(`error: ${error}`));

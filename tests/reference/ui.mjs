@@ -16,6 +16,8 @@ if (process.env.ASSETS) {
   // The page's files as they are now, without a build.
   await context.route(/\.(js|css)$/, (route) => route.fulfill({ path: process.env.ASSETS + new URL(route.request().url()).pathname }));
 }
+// Each answer of the server this many milliseconds later: what does not wait for one fails.
+if (process.env.SLOW) await context.route("**/api/**", async (route) => { await new Promise((done) => { setTimeout(done, Number(process.env.SLOW)); }); await route.fallback(); });
 page.setDefaultTimeout(60000);
 page.on("console", (message) => { if (["error", "warning"].includes(message.type())) problems.push(`console: ${message.text()}`); });
 page.on("pageerror", (error) => problems.push(`error: ${error}`));
@@ -114,6 +116,7 @@ await changing.route("**/api/events?*", (route) => {
 });
 await changing.goto(new URL(url).origin);
 await changing.waitForSelector("figure svg");
+await changing.waitForSelector(".band .claim");
 const values = changing.locator(".values[open] tbody tr").first();
 await changing.locator(".values summary").first().click();
 await values.waitFor();
@@ -192,7 +195,9 @@ await page.getByText("saved; 0 labels").waitFor();
 await page.keyboard.press("w");
 await page.getByText("person: wrong").first().waitFor();
 await page.getByLabel("Note").fill("<b>checked</b> by ui.mjs");
+const noted = page.waitForResponse((response) => response.request().postData()?.includes("by ui.mjs"));
 await page.getByLabel("Note").blur();
+await noted;
 await page.getByText("saved; 1 labels").waitFor();
 await open("Judges");
 await check("judges");
@@ -255,7 +260,10 @@ await page.getByRole("link", { name: "all runs" }).click();
 await shown("runs");
 await check("runs");
 const runs = await page.locator(".runs tbody tr").count();
-if (process.env.SEEDS) assert.equal(await page.locator(".sweep tbody tr").count(), 1, "two seeds are summed up");
+if (process.env.SEEDS) {
+  await page.locator(".sweep tbody tr").first().waitFor();
+  assert.equal(await page.locator(".sweep tbody tr").count(), 1, "two seeds are summed up");
+}
 await page.getByRole("button", { name: "Success on held-out tasks" }).click();
 await page.waitForSelector("th[aria-sort=descending]");
 await page.getByLabel("Search").fill("zzz nowhere zzz");

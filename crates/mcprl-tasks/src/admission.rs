@@ -1,8 +1,12 @@
 //! Admission: what a candidate must be before it counts as a scenario.
 //!
-//! Its calls are executed on two separate sets of sessions. [`refusals`](super::refusals) has the reasons for which it is left out.
+//! Its calls are executed on two separate sets of sessions, and a second later once more if a time of day is the answer.
+//! [`refusals`](super::refusals) has the reasons for which it is left out.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    time::Duration,
+};
 
 use super::{
     answer_rule::{Answer, AnswerRule, normal, states},
@@ -20,6 +24,10 @@ use crate::{
 
 /// Sequences that are executed twice before others.
 const PORTION: usize = 64;
+/// After it a clock that shows seconds shows another one.
+const TICK: Duration = Duration::from_millis(1100);
+/// Seconds around now that a number may be a time of.
+const DAY: f64 = 86_400.0;
 
 /// The answer, if the task has one, or why the candidate is left out.
 type Verdict = Result<Option<Answer>, Refusal>;
@@ -53,11 +61,12 @@ pub async fn admit(
 
     let (places, [first, second]) = executed_twice(&candidates, &verdicts, runners).await?;
     let today = Today::now();
-    for ((candidate, verdict), place) in candidates.iter().zip(&mut verdicts).zip(places) {
-        if let Some(place) = place {
+    for ((candidate, verdict), place) in candidates.iter().zip(&mut verdicts).zip(&places) {
+        if let Some(place) = *place {
             *verdict = answer(candidate, [&first[place], &second[place]], &today, runners[0].result_chars);
         }
     }
+    executed_later(&candidates, &mut verdicts, &places, &runners[1]).await?;
     sentences(&candidates, &mut verdicts);
     constants(&candidates, &mut verdicts);
 
@@ -137,6 +146,40 @@ async fn executed_again(
         second[place] = outcomes;
     }
     Ok(second)
+}
+
+/// Refuses answers with a time of day that are others a moment later: both executions may have been within a second of a clock.
+/// `places`: as [`executed_twice`] gives them, equal for equal calls.
+async fn executed_later(
+    candidates: &[Candidate],
+    verdicts: &mut [Verdict],
+    places: &[Option<usize>],
+    runner: &Runner<'_>,
+) -> Result<()> {
+    let mut timed: BTreeMap<usize, Vec<usize>> = BTreeMap::new();
+    for (index, (verdict, place)) in verdicts.iter().zip(places).enumerate() {
+        let has_calls = !candidates[index].calls.is_empty();
+        if let Some(place) = place.filter(|_| has_calls && text(verdict).is_some_and(has_time)) {
+            timed.entry(place).or_default().push(index);
+        }
+    }
+    if timed.is_empty() {
+        return Ok(());
+    }
+    tokio::time::sleep(TICK).await;
+    let sequences: Vec<_> = timed.values().map(|group| candidates[group[0]].calls.clone()).collect();
+    runner.live.forget(sequences.iter().flatten());
+    for (group, outcomes) in timed.values().zip(runner.run(&sequences).await?) {
+        let texts: Vec<&str> = outcomes.iter().map(|outcome| outcome.text.as_str()).collect();
+        for &index in group {
+            let later = candidates[index].rule.answer(&texts);
+            if later.as_deref().ok() != text(&verdicts[index]) {
+                let detail = "the answer has a time of day and is another one a moment later";
+                verdicts[index] = Err((Reason::Unstable, detail.into()));
+            }
+        }
+    }
+    Ok(())
 }
 
 /// The calls of state checks, which are executed behind the reference calls.
@@ -233,10 +276,8 @@ fn answer(
     }
     let arguments: String =
         candidate.calls.iter().map(|call| serde_json::json!(call.arguments).to_string()).collect();
-    if today.is_in(one.last().copied().unwrap_or_default())
-        && !today.is_in(&arguments)
-        && today.is_clock(&first)
-    {
+    let is_dated = today.is_in(one.last().copied().unwrap_or_default());
+    if (is_dated && today.is_clock(&first) || today.is_now(&first)) && !today.is_in(&arguments) {
         return Err((Reason::Unstable, format!("\"{first}\" depends on today's date")));
     }
     if is_absent {
@@ -325,10 +366,11 @@ fn constants(candidates: &[Candidate], verdicts: &mut [Verdict]) {
     }
 }
 
-/// Today's date, to recognise answers that a clock gave.
+/// Today's date, to recognise what a clock gave.
 pub struct Today {
     dates: Vec<String>,
     days: Vec<String>,
+    seconds: f64,
 }
 
 impl Today {
@@ -348,6 +390,7 @@ impl Today {
         Self {
             dates: days.iter().flat_map(|day| formats.map(|format| day.format(format).to_string())).collect(),
             days: days.iter().map(|day| day.format("%A").to_string().to_lowercase()).collect(),
+            seconds: now.timestamp() as f64,
         }
     }
 
@@ -355,11 +398,95 @@ impl Today {
         self.dates.iter().any(|date| text.contains(date.as_str()))
     }
 
+    /// Whether a text has a date of today, or is the number of a second or millisecond around now.
+    pub fn is_now(&self, text: &str) -> bool {
+        let is_near = |number: f64| (number - self.seconds).abs() < DAY;
+        let is_time = |number: f64| is_near(number) || is_near(number / 1000.0);
+        self.is_in(text) || text.parse::<f64>().is_ok_and(is_time)
+    }
+
+    /// The day in UTC.
+    pub fn date(&self) -> Option<chrono::NaiveDate> {
+        Some(chrono::DateTime::from_timestamp(self.seconds as i64, 0)?.date_naive())
+    }
+
     /// Whether an answer can be that of a clock: a date, a time of day, or a day of the week.
     fn is_clock(&self, answer: &str) -> bool {
-        let has_time = answer.split(|letter: char| !letter.is_ascii_digit() && letter != ':').any(|part| {
-            matches!(part.split(':').collect::<Vec<_>>()[..], [hour, minute, ..] if hour.len() == 2 && minute.len() == 2)
-        });
-        has_time || self.is_in(answer) || self.days.contains(&answer.to_lowercase())
+        has_time(answer) || self.is_in(answer) || self.days.contains(&answer.to_lowercase())
+    }
+}
+
+/// Whether a text has a time of day: `7:53 PM`, `2026-01-01T07:53:55Z`.
+fn has_time(text: &str) -> bool {
+    text.split(|letter: char| !letter.is_ascii_digit() && letter != ':').any(|part| {
+        matches!(part.split(':').collect::<Vec<_>>()[..], [hour, minute, ..] if (1..=2).contains(&hour.len()) && minute.len() == 2)
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Instant;
+
+    use axum::{Router, http::StatusCode, response::IntoResponse, routing::post};
+    use serde_json::{Value, json};
+
+    use super::*;
+    use crate::{
+        live::Live,
+        mcp::{ServerSpec, State, Transport},
+        progress::NoProgress,
+    };
+
+    /// A server whose tools give the time of day, seconds since 1970, and when a train leaves.
+    async fn station() -> ServerSpec {
+        let answer = async |body: String| {
+            let request: Value = serde_json::from_str(&body).unwrap();
+            let now = chrono::Utc::now();
+            let result = match request["method"].as_str().unwrap() {
+                "initialize" => json!({
+                    "protocolVersion": "2025-06-18", "capabilities": {"tools": {}}, "serverInfo": {"name": "s", "version": "1"},
+                }),
+                "tools/call" => {
+                    let text = match request["params"]["name"].as_str().unwrap() {
+                        "clock" => now.format("%-I:%M:%S %p").to_string(),
+                        "seconds" => (now.timestamp() / 1000 * 1000).to_string(),
+                        _ => "8:45 AM".to_owned(),
+                    };
+                    json!({"content": [{"type": "text", "text": text}]})
+                }
+                _ => return StatusCode::ACCEPTED.into_response(),
+            };
+            axum::Json(json!({"jsonrpc": "2.0", "id": request["id"], "result": result})).into_response()
+        };
+        let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let url = format!("http://{}/mcp", listener.local_addr().unwrap());
+        tokio::spawn(async move { axum::serve(listener, Router::new().route("/mcp", post(answer))).await });
+        ServerSpec::new(Transport::http(url), State::ReadOnly)
+    }
+
+    #[tokio::test]
+    async fn what_a_clock_answers_is_no_task_and_another_time_of_day_is() {
+        let servers = station().await.into();
+        let cancel = tokio_util::sync::CancellationToken::new();
+        let lives = [Live::new(&servers, &[]), Live::new(&servers, &[])];
+        let deadline = Instant::now() + Duration::from_secs(60);
+        let tools: BTreeSet<String> = ["clock", "seconds", "train"].map(str::to_owned).into();
+        let runner = |live| Runner::new(live, tools.clone(), (deadline, 1000), &NoProgress, &cancel);
+        let runners = [runner(&lives[0]), runner(&lives[1])];
+        let candidate = |(tool, task): (&str, &str)| Candidate {
+            family: tool.into(),
+            task: task.into(),
+            calls: vec![ToolCall { name: tool.into(), arguments: serde_json::Map::new() }],
+            rule: AnswerRule::Only,
+            check: Check::Text,
+            ..Candidate::default()
+        };
+        let tasks =
+            [("clock", "What time is it?"), ("seconds", "How old is Unix?"), ("train", "When does it leave?")];
+        let judged =
+            admit(tasks.map(candidate).into(), &BTreeSet::new(), &BTreeSet::new(), &runners).await.unwrap();
+        let reasons: Vec<Option<&str>> = judged.rows.iter().map(|row| row.reason.as_deref()).collect();
+        assert_eq!(reasons, [Some("unstable"), Some("unstable"), None], "{:?}", judged.rows);
+        assert_eq!(judged.admitted[0].answer.as_deref(), Some("8:45 AM"));
     }
 }

@@ -65,6 +65,14 @@ impl Live {
         self.answers.is_some()
     }
 
+    /// The next call like one of these is made again.
+    pub fn forget<'c>(&self, calls: impl IntoIterator<Item = &'c ToolCall>) {
+        if let Some(answers) = &self.answers {
+            let mut answers = answers.lock();
+            calls.into_iter().for_each(|call| drop(answers.remove(&key(self.wire_name(&call.name), call))));
+        }
+    }
+
     /// Makes a call without the cache, on a shared or new session.
     pub async fn call_again(&self, call: &ToolCall) -> Result<Outcome> {
         Ok(self.on_a_session(self.wire_name(&call.name), call).await?)
@@ -107,6 +115,11 @@ impl Live {
     }
 }
 
+/// Equal for equal calls.
+fn key(name: &str, call: &ToolCall) -> String {
+    format!("{name} {}", serde_json::Value::Object(call.arguments.clone()))
+}
+
 async fn described(pool: &Pool) -> std::result::Result<Description, McpError> {
     pool.session().await?.describe().await
 }
@@ -116,8 +129,7 @@ impl CallSequence<'_> {
         let live = self.live;
         let name = live.wire_name(&call.name);
         if let Some(answers) = &live.answers {
-            let key = format!("{name} {}", serde_json::Value::Object(call.arguments.clone()));
-            let answer = Arc::clone(answers.lock().entry(key).or_default());
+            let answer = Arc::clone(answers.lock().entry(key(name, call)).or_default());
             return Ok(answer.get_or_try_init(|| live.on_a_session(name, call)).await?.clone());
         }
         let outcome = match self.send(call).await {

@@ -21,44 +21,23 @@ use crate::{
 
 /// Reading calls that may show the effect of a call.
 const PROBES: usize = 8;
-/// Seconds around now that a number may be a time of.
-const DAY: f64 = 86_400.0;
 /// Days from today within which a new date may be counted from today.
 const AHEAD: i64 = 400;
 
-/// Today's dates, and numbers that are times around now.
-pub struct Now {
-    today: Today,
-    seconds: f64,
-}
-
-impl Now {
-    pub fn new() -> Self {
-        Self { today: Today::now(), seconds: chrono::Utc::now().timestamp() as f64 }
-    }
-
-    pub fn is_in(&self, text: &str) -> bool {
-        let is_now = |number: f64| (number - self.seconds).abs() < DAY;
-        let is_time = |number: f64| is_now(number) || is_now(number / 1000.0);
-        self.today.is_in(text) || text.parse::<f64>().is_ok_and(is_time)
-    }
-
-    /// The date of a text that may be counted from today: when what is lent is due.
-    pub fn ahead<'t>(&self, text: &'t str) -> Option<&'t str> {
-        let day = text.get(..10)?;
-        let date = chrono::NaiveDate::parse_from_str(day, "%Y-%m-%d").ok()?;
-        let today = chrono::DateTime::from_timestamp(self.seconds as i64, 0)?.date_naive();
-        (1..=AHEAD).contains(&(date - today).num_days()).then_some(day)
-    }
+/// The date of a text that may be counted from today: when what is lent is due.
+pub fn ahead<'t>(today: &Today, text: &'t str) -> Option<&'t str> {
+    let day = text.get(..10)?;
+    let date = chrono::NaiveDate::parse_from_str(day, "%Y-%m-%d").ok()?;
+    (1..=AHEAD).contains(&(date - today.date()?).num_days()).then_some(day)
 }
 
 /// The first probe that shows something else than before. `after`: the probes' outcomes behind the call.
 pub fn effect(graph: &Graph, call: usize, probes: &[usize], after: &[Outcome]) -> Option<Effect> {
-    let now = Now::new();
+    let today = Today::now();
     let differs = |(probe, after): &(&usize, &Outcome)| {
         let (before, after) = (state::structure(&graph.seen[**probe].text), after);
         let mut ignore = graph.changing(graph.seen[**probe].tool);
-        ignore.extend(state::fields_with(&state::structure(&after.text), &|text| now.is_in(text)));
+        ignore.extend(state::fields_with(&state::structure(&after.text), &|text| today.is_now(text)));
         let ignore = Vec::from_iter(ignore);
         !after.is_error && !after.text.trim().is_empty() && !state::is_same(&before, &ignore, &after.text)
     };
@@ -210,7 +189,7 @@ mod tests {
 
     #[test]
     fn a_date_that_may_be_counted_from_today_is_told_from_others() {
-        let now = Now::new();
+        let today = Today::now();
         let day = |days| (chrono::Utc::now() + chrono::Duration::days(days)).format("%Y-%m-%d").to_string();
         for (text, is_ahead) in [
             (day(21), true),
@@ -220,7 +199,7 @@ mod tests {
             ("21".to_owned(), false),
             ("no date at all".to_owned(), false),
         ] {
-            assert_eq!(now.ahead(&text).is_some(), is_ahead, "{text}");
+            assert_eq!(ahead(&today, &text).is_some(), is_ahead, "{text}");
         }
     }
 

@@ -19,12 +19,13 @@ use self::{
     making::{Expected, Maker, Order},
 };
 use super::{
-    changes::{self, Now},
+    changes::{self, ahead},
     graph::{self, Graph},
     templates,
     tools::ToolProfile,
 };
 use crate::{
+    admission::Today,
     answer_rule::{AnswerRule, value_of},
     candidate::{CANNOT, Candidate, Check, UNCHANGED},
     chat::ToolCall,
@@ -206,11 +207,11 @@ impl<'g> Orders<'g> {
         let sequences: Vec<Vec<ToolCall>> = trials.iter().map(sequence).collect();
         let first = runners[0].run(&sequences).await?;
         self.vary(&trials, &sequences, &first, &runners[1]).await?;
-        let now = Now::new();
+        let today = Today::now();
         let mut found = Vec::new();
         for (trial, outcomes) in trials.into_iter().zip(first) {
             let varying = self.varying.get(&trial.order.tool).cloned().unwrap_or_default();
-            let Some(states) = states(&trial, &outcomes, &self.before, varying, &now) else { continue };
+            let Some(states) = states(&trial, &outcomes, &self.before, varying, &today) else { continue };
             let (target, tool) = (trial.order.target, trial.order.tool);
             let made = candidate(trial.order, &outcomes, states, self.profiles);
             let works = made.as_ref().is_some_and(|(_, is_refused)| !is_refused);
@@ -327,7 +328,7 @@ fn states(
     outcomes: &[Outcome],
     before: &BTreeMap<String, Before>,
     varying: BTreeSet<String>,
-    now: &Now,
+    today: &Today,
 ) -> Option<Vec<(StateCheck, bool)>> {
     let known = trial.probes.iter().filter_map(|probe| Some((probe, before.get(&written(probe))?)));
     let known: Vec<(&ToolCall, &Before)> = known.collect();
@@ -340,11 +341,11 @@ fn states(
         let after = shown(outcome)?;
         let mut ignore = &before.ignore | &varying;
         // A time of the call is another one next time.
-        let times = state::fields_with(&after, &|text| now.is_in(text));
-        ignore.extend(times.difference(&state::fields_with(&before.value, &|text| now.is_in(text))).cloned());
+        let times = state::fields_with(&after, &|text| today.is_now(text));
+        ignore.extend(times.difference(&state::fields_with(&before.value, &|text| today.is_now(text))).cloned());
         // So is one that is counted from today, which neither the order nor the state before says.
         let is_new = |day: &str| !ordered.contains(day) && !before.value.to_string().contains(day);
-        ignore.extend(state::fields_with(&after, &|text| now.ahead(text).is_some_and(is_new)));
+        ignore.extend(state::fields_with(&after, &|text| ahead(today, text).is_some_and(is_new)));
         let stands = |name: &String| {
             let own = |value: &Value| !state::fields_with(value, &|_| true).contains(name);
             !(own(&after) && own(&before.value))
