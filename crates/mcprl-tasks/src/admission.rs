@@ -481,8 +481,11 @@ mod tests {
             check: Check::Text,
             ..Candidate::default()
         };
-        let tasks =
-            [("clock", "What time is it?"), ("seconds", "How old is Unix?"), ("train", "When does it leave?")];
+        let tasks = [
+            ("clock", "What time is it?"),
+            ("seconds", "How old is Unix?"),
+            ("train", "When does it leave?"),
+        ];
         let judged =
             admit(tasks.map(candidate).into(), &BTreeSet::new(), &BTreeSet::new(), &runners).await.unwrap();
         let reasons: Vec<Option<&str>> = judged.rows.iter().map(|row| row.reason.as_deref()).collect();

@@ -342,7 +342,9 @@ fn states(
         let mut ignore = &before.ignore | &varying;
         // A time of the call is another one next time.
         let times = state::fields_with(&after, &|text| today.is_now(text));
-        ignore.extend(times.difference(&state::fields_with(&before.value, &|text| today.is_now(text))).cloned());
+        ignore.extend(
+            times.difference(&state::fields_with(&before.value, &|text| today.is_now(text))).cloned(),
+        );
         // So is one that is counted from today, which neither the order nor the state before says.
         let is_new = |day: &str| !ordered.contains(day) && !before.value.to_string().contains(day);
         ignore.extend(state::fields_with(&after, &|text| ahead(today, text).is_some_and(is_new)));
