@@ -149,7 +149,8 @@ fn student_interval(values: &Clusters, added: &[f64], range: Interval) -> Interv
 /// The smallest difference in success that McNemar's test at 5 % finds with 80 % power (Miettinen 1968; Connor 1987).
 ///
 /// `effective` is the number of independent tasks ([`Clusters::effective`]), `discordance` the share of tasks on which the policies
-/// differ. If it is 0, none was seen, and [`DEFAULT_DISCORDANCE`] is taken.
+/// differ, or the mean square of their differences where tasks are played several times. If it is 0, none was seen, and
+/// [`DEFAULT_DISCORDANCE`] is taken.
 pub fn smallest_difference(effective: f64, discordance: f64) -> f64 {
     let discordance = if discordance > 0.0 { discordance } else { DEFAULT_DISCORDANCE };
     let (mut low, mut high) = (0.0, 1.0);

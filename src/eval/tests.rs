@@ -485,6 +485,22 @@ fn no_measurable_gain_is_explained() {
 }
 
 #[test]
+fn what_an_exam_sees_goes_with_its_interval_where_tasks_are_played_several_times() {
+    let scenarios: Vec<_> = (0..40).map(|i| scenario(&format!("s{i:02}"), "a", "f")).collect();
+    // One of four attempts differs, in turn for the better and the worse.
+    let of = |(i, scenario): (usize, &Scenario)| {
+        let base = (0..4).map(|sample| episode(&scenario.id, "base", sample < 2));
+        let trained = (0..4).map(|sample| episode(&scenario.id, "trained", sample < 1 + 2 * (i % 2)));
+        base.chain(trained).collect::<Vec<_>>()
+    };
+    let episodes: Vec<Episode> = scenarios.iter().enumerate().flat_map(of).collect();
+    let rows = rows_of(&["base", "trained"], &scenarios, &episodes);
+    let all = row(&rows, "all", "trained");
+    let (seen, half) = (all.detectable.unwrap(), (all.gain_high.unwrap() - all.gain_low.unwrap()) / 2.0);
+    assert!((half..2.0 * half).contains(&seen), "{seen} beside ±{half}");
+}
+
+#[test]
 fn metrics_name_split_policy_and_mode() {
     let (scenarios, episodes) = exam(&[("a", &[(false, true, 3), (true, true, 1)])]);
     let metrics = metrics(&rows_of(&["base", "trained"], &scenarios, &episodes));

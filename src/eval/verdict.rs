@@ -363,14 +363,14 @@ impl Paired {
         let count =
             |is: fn(f64) -> bool| differences.iter().filter(|difference| is(**difference)).count() as u32;
         let (better, worse) = (count(|difference| difference > 0.0), count(|difference| difference < 0.0));
-        let discordance = f64::from(better + worse) / differences.len() as f64;
+        let squares: Vec<f64> = differences.iter().map(|difference| difference * difference).collect();
         Self {
             gain: mean(&differences),
             low: interval.low,
             high: interval.high,
             better,
             worse,
-            detectable: smallest_difference(clusters.effective(), discordance),
+            detectable: smallest_difference(clusters.effective(), mean(&squares)),
             p_value: sign_flip(&clusters),
         }
     }

@@ -195,6 +195,8 @@ impl RateLimit {
 
     /// The next wait; `None` if it is longer than what is left, in all or until the deadline.
     pub(super) fn wait(&mut self, asked: Option<Duration>, deadline: Option<Instant>) -> Option<Duration> {
+        // No wait is none that helps.
+        let asked = asked.filter(|wait| !wait.is_zero());
         let wait = asked.unwrap_or_else(|| self.backoff.wait(None)).max(FIRST_WAIT);
         self.left = self.left.checked_sub(wait)?;
         let is_late = deadline.is_some_and(|deadline| Instant::now() + wait >= deadline);

@@ -142,13 +142,18 @@ impl Opening {
             Self::Initialize(version) => !named.contains(&version.as_str()),
             Self::Discover => true,
         });
-        let text = error.message.to_ascii_lowercase();
-        let is_of_version = ["version", "protocol", "revision"].iter().any(|word| text.contains(word));
         let is_newest = named.contains(&ProtocolVersion::V_2026_07_28.as_str());
-        let at = if is_newest || !is_of_version && named.is_empty() { 0 } else { older.len() };
+        let at =
+            if is_newest || !is_of_version(&error.message) && named.is_empty() { 0 } else { older.len() };
         older.insert(at, Self::Discover);
         older
     }
+}
+
+/// Whether a server speaks of the revision.
+fn is_of_version(text: &str) -> bool {
+    let text = text.to_ascii_lowercase();
+    ["version", "protocol", "revision"].iter().any(|word| text.contains(word))
 }
 
 /// Why a connection failed.
@@ -325,9 +330,10 @@ async fn connect_error(
     let mut output = if is_refusal { ServerOutput::default() } else { Process::output_of(process).await };
     let is_closed = of_transport.is_some() || matches!(error, ClientInitializeError::ConnectionClosed(_));
     if is_closed && output.status.is_some() {
-        // Perhaps of the revision.
-        let remedy = Some(Remedy::OtherHandshake(OLDER.into_iter().map(Opening::Initialize).collect()));
-        return ConnectError { error: McpError::DiedAtStart { server, output }, remedy };
+        // Perhaps of the revision. Another reason is there again at each start.
+        let others = if is_of_version(&output.stderr) { &OLDER[..] } else { &OLDER[OLDER.len() - 1..] };
+        let remedy = Remedy::OtherHandshake(others.iter().cloned().map(Opening::Initialize).collect());
+        return ConnectError { error: McpError::DiedAtStart { server, output }, remedy: Some(remedy) };
     }
     output.status = None;
     let reason = handshake_reason(&error, redaction);

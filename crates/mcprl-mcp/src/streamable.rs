@@ -19,7 +19,10 @@ use reqwest::{
     header::{ACCEPT, HeaderName},
 };
 use rmcp::{
-    model::{ClientJsonRpcMessage, ClientRequest, ProtocolVersion, RequestId, ServerJsonRpcMessage},
+    model::{
+        ClientJsonRpcMessage, ClientNotification, ClientRequest, ProtocolVersion, RequestId,
+        ServerJsonRpcMessage,
+    },
     transport::{
         common::http_header::{EVENT_STREAM_MIME_TYPE, HEADER_LAST_EVENT_ID, HEADER_SESSION_ID},
         streamable_http_client::{
@@ -28,11 +31,11 @@ use rmcp::{
     },
 };
 use sse_stream::Sse;
-use tokio::time::{sleep, timeout};
+use tokio::time::{Instant, sleep, timeout};
 
 use super::{
     events,
-    failure::Refusal,
+    failure::{RateLimit, Refusal},
     forgotten::{self, ErrorSignature, Names, ServerError},
     http_client::{
         self, ACCEPTED_TYPES, Error, Headers, HttpClient, NO_MESSAGE, REST_TIMEOUT, finish, read_response,
@@ -100,8 +103,16 @@ impl StreamableHttpClient for Streamable {
         headers: Headers,
     ) -> Result<StreamableHttpPostResponse, Error> {
         let address = Address { url: &url, session: session.as_deref(), headers: &headers };
+        let request = match &message {
+            ClientJsonRpcMessage::Request(request) => request,
+            ClientJsonRpcMessage::Notification(notification)
+                if matches!(notification.notification, ClientNotification::InitializedNotification(_)) =>
+            {
+                return self.post_initialized(address, &message).await;
+            }
+            _ => return self.post(address, &message).await,
+        };
         let answer = self.post(address, &message).await;
-        let ClientJsonRpcMessage::Request(request) = &message else { return answer };
         let answer = self.unless_unanswered(answer, address);
         if matches!(answer, Ok(StreamableHttpPostResponse::Accepted)) {
             self.unheard.insert(request.id.clone(), Waits::Elsewhere(None));
@@ -197,6 +208,24 @@ impl Streamable {
             ClientJsonRpcMessage::Request(request) => early(answer, &request.id).await,
             _ => answer,
         })
+    }
+
+    /// Posts what ends a handshake, again where the server limits the rate of requests: another handshake would come to the same.
+    async fn post_initialized(
+        &self,
+        address: Address<'_>,
+        message: &ClientJsonRpcMessage,
+    ) -> Result<StreamableHttpPostResponse, Error> {
+        let mut rate_limit = RateLimit::new();
+        let deadline = Instant::now() + PROBE_TIMEOUT;
+        loop {
+            let answer = self.post(address, message).await;
+            let asked = answer.as_ref().err().and_then(|error| Refusal::of(error)?.rate_limit);
+            match asked.and_then(|asked| rate_limit.wait(asked, Some(deadline))) {
+                Some(wait) => sleep(wait).await,
+                None => return answer,
+            }
+        }
     }
 
     /// An error in place of a 202 behind which no answer can come: rmcp opens a stream for sessions with an id alone.

@@ -92,6 +92,12 @@ fn parquet(path: &Path, hold_out: HoldOut) -> Result<Tasks, TaskError> {
     if let Ok(scenarios) = data::read::<Scenario>(path)
         && !scenarios.is_empty()
     {
+        let mut first: BTreeMap<&str, usize> = BTreeMap::new();
+        let twice = (1..).zip(&scenarios).filter_map(|(row, scenario)| {
+            let earlier = first.insert(&scenario.id, row)?;
+            Some(format!("  row {row}: the same task as row {earlier}"))
+        });
+        none_bad(&name(path), twice.collect())?;
         return Ok(scenarios.into_iter().partition(|scenario| scenario.split == TRAIN));
     }
     let wrong = |problem: String| TaskError::Parquet { file: name(path), problem };
@@ -157,19 +163,26 @@ fn tasks(mut items: Vec<Item>, file: &str, hold_out: HoldOut) -> Result<Tasks, T
             Err(problem) => bad.push(format!("  {place}: {problem}")),
         }
     }
-    if !bad.is_empty() {
-        let count = bad.len();
-        bad.truncate(LISTED);
-        if count > LISTED {
-            bad.push(format!("  and {} more", count - LISTED));
-        }
-        return Err(TaskError::BadLines { file: file.to_owned(), count, list: bad.join("\n") });
-    }
+    none_bad(file, bad)?;
     if scenarios.is_empty() {
         return Err(TaskError::Empty { file: file.to_owned() });
     }
     self::hold_out(&mut scenarios, hold_out);
     Ok(scenarios.into_iter().partition(|scenario| scenario.split == TRAIN))
+}
+
+/// # Errors
+/// With the first of these problems.
+fn none_bad(file: &str, mut bad: Vec<String>) -> Result<(), TaskError> {
+    let count = bad.len();
+    if count == 0 {
+        return Ok(());
+    }
+    bad.truncate(LISTED);
+    if count > LISTED {
+        bad.push(format!("  and {} more", count - LISTED));
+    }
+    Err(TaskError::BadLines { file: file.to_owned(), count, list: bad.join("\n") })
 }
 
 /// A location and the value there.
@@ -423,6 +436,20 @@ mod tests {
         assert_eq!(train.iter().map(row).collect::<Vec<_>>(), ["a train file number 3"]);
         assert_eq!(heldout.iter().map(row).collect::<Vec<_>>(), ["b file f none "]);
         assert_eq!((&train[0].entity, heldout[0].entity.as_deref()), (&None, Some("e")));
+    }
+
+    #[test]
+    fn a_task_that_a_table_has_twice_is_reported() {
+        let (train, _) = parse(r#"[{"task": "a"}, {"task": "b"}]"#, "f", (0.0, 1).into()).unwrap();
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("tasks.parquet");
+        data::write(&path, &[train.clone(), train].concat()).unwrap();
+        let error = load(&path, (0.0, 1).into()).unwrap_err().to_string();
+        insta::assert_snapshot!(error, @r"
+        tasks.parquet: 2 bad tasks
+          row 3: the same task as row 1
+          row 4: the same task as row 2
+        ");
     }
 
     #[test]

@@ -1170,6 +1170,33 @@ async fn a_rate_limited_request_is_sent_again_after_the_time_that_the_server_ask
 }
 
 #[tokio::test]
+async fn a_handshake_whose_end_is_rate_limited_is_not_begun_again() {
+    use axum::{http::StatusCode, response::IntoResponse, routing::post};
+    let seen = Arc::new(std::sync::Mutex::new(Vec::new()));
+    let methods = seen.clone();
+    let answer = move |body: String| {
+        let request: Value = serde_json::from_str(&body).unwrap();
+        let method = request["method"].as_str().unwrap().to_owned();
+        let mut methods = methods.lock().unwrap();
+        let is_repeated = methods.last() == Some(&method);
+        methods.push(method.clone());
+        let response = match method.as_str() {
+            "initialize" => {
+                let result = json!({"protocolVersion": "2025-11-25", "capabilities": {}, "serverInfo": {"name": "s", "version": "1"}});
+                axum::Json(json!({"jsonrpc": "2.0", "id": request["id"], "result": result})).into_response()
+            }
+            // One request in so many milliseconds.
+            _ if is_repeated => StatusCode::ACCEPTED.into_response(),
+            _ => StatusCode::TOO_MANY_REQUESTS.into_response(),
+        };
+        async { response }
+    };
+    Session::connect(&at(http(axum::Router::new().route("/mcp", post(answer))).await)).await.unwrap();
+    let initialized = "notifications/initialized";
+    assert_eq!(*seen.lock().unwrap(), ["initialize", initialized, initialized]);
+}
+
+#[tokio::test]
 async fn a_call_that_may_have_written_is_not_sent_again() {
     let busy = (503, "retry-after: 0", "");
     let mut server = answering(vec![busy, (0, "", "")]).await;

@@ -8,11 +8,35 @@ use serde_json::{Map, Value};
 /// Maximum nesting of a schema.
 pub(crate) const SCHEMA_DEPTH: usize = 48;
 
-/// The text without [hidden characters](is_hidden).
+/// The text without [hidden characters](is_hidden), and without a terminal's colours and links.
 pub(super) fn clean(text: &str) -> Cow<'_, str> {
-    match text.contains(is_hidden) {
-        true => text.chars().filter(|letter| !is_hidden(*letter)).collect::<String>().into(),
-        false => text.into(),
+    if !text.contains(is_hidden) {
+        return text.into();
+    }
+    let (mut cleaned, mut rest) = (String::with_capacity(text.len()), text);
+    while let Some((before, after)) = rest.split_once('\u{1b}') {
+        cleaned.push_str(before);
+        rest = &after[sequence_bytes(after.as_bytes())..];
+    }
+    cleaned.push_str(rest);
+    cleaned.retain(|letter| !is_hidden(letter));
+    cleaned.into()
+}
+
+/// Bytes of the control sequence that an escape character begins, or of the command to the terminal, such as a link (ECMA-48,
+/// 5.4 and 5.6). Zero if it begins neither.
+fn sequence_bytes(rest: &[u8]) -> usize {
+    let end = |is_within: fn(&u8) -> bool| 1 + rest[1..].iter().take_while(|byte| is_within(byte)).count();
+    match rest.first() {
+        Some(b'[') => match rest.get(end(|byte| (0x20..=0x3f).contains(byte))..) {
+            Some([0x40..=0x7e, others @ ..]) => rest.len() - others.len(),
+            _ => 0,
+        },
+        Some(b']') => match rest.get(end(|byte| *byte >= 0x20)..) {
+            Some([0x07, others @ ..] | [0x1b, b'\\', others @ ..]) => rest.len() - others.len(),
+            _ => 0,
+        },
+        _ => 0,
     }
 }
 
@@ -77,6 +101,20 @@ mod tests {
     use serde_json::json;
 
     use super::*;
+
+    #[test]
+    fn a_terminals_colours_and_links_are_no_text() {
+        for (text, expected) in [
+            ("\u{1b}[1m\u{1b}[38;5;196mError:\u{1b}[0m gone", "Error: gone"),
+            ("see \u{1b}]8;;http://x\u{7}here\u{1b}]8;;\u{7}.", "see here."),
+            ("see \u{1b}]8;;http://x\u{1b}\\here\u{1b}]8;;\u{1b}\\.", "see here."),
+            ("\u{1b}]0;no end\nline", "]0;no end\nline"),
+            ("a[1m \u{1b}[é \u{1b}3 \u{1b}", "a[1m [é 3 "),
+            ("\u{1b}[", "["),
+        ] {
+            assert_eq!(clean(text), expected, "{text:?}");
+        }
+    }
 
     #[test]
     fn invisible_characters_are_removed() {
