@@ -11,6 +11,7 @@ mod sqlite;
 
 use std::net::SocketAddr;
 
+use axum::serve::ListenerExt;
 use futures::future::BoxFuture;
 use rmcp::transport::{
     StreamableHttpServerConfig, StreamableHttpService,
@@ -67,7 +68,9 @@ impl HttpServer {
                 StreamableHttpServerConfig::default().with_allowed_origins(own),
             );
             let router = axum::Router::new().route_service(HTTP_PATH, service);
-            axum::serve(self.listener, router).await.map_err(|error| DemoError::Serve(error.into()))
+            // An answer follows the beginning of its stream, and does not wait until that has been acknowledged.
+            let listener = self.listener.tap_io(|stream| drop(stream.set_nodelay(true)));
+            axum::serve(listener, router).await.map_err(|error| DemoError::Serve(error.into()))
         })
     }
 }

@@ -215,9 +215,8 @@ impl Hub {
         if !net::is_confidential(&endpoint) {
             return Err(wrong("the token would be sent unencrypted"));
         }
-        net::use_ring();
         let is_local = endpoint.scheme() == "http";
-        let builder = Client::builder().redirect(Policy::none()).connect_timeout(CONNECT);
+        let builder = net::client().redirect(Policy::none()).connect_timeout(CONNECT);
         let builder = builder.user_agent(concat!("mcprl/", env!("CARGO_PKG_VERSION")));
         let builder = if is_local { builder.no_proxy() } else { builder };
         Ok(Self { endpoint, token, http: builder.build().map_err(HubError::Client)? })

@@ -3,7 +3,7 @@
 use std::{collections::BTreeMap, path::Path};
 
 use futures::{StreamExt, stream};
-use reqwest::{Client, StatusCode};
+use reqwest::StatusCode;
 use serde::Serialize;
 use serde_json::{Value, json};
 
@@ -13,7 +13,7 @@ use crate::{
     error::Result,
     hash::Digest,
     judge::truth::{self, Evidence},
-    net::use_ring,
+    net,
 };
 
 /// Tasks at once.
@@ -52,9 +52,8 @@ pub fn exam(scenarios: &Path, episodes: &Path, policy: &Digest) -> Result<Vec<(S
 /// # Errors
 /// If it does not answer.
 pub async fn check(url: &str, key: Option<&str>, exam: Vec<(Scenario, OutcomeRow)>) -> Result<Comparison> {
-    use_ring();
     let failed = |reason: String| ServeError::Check { reason };
-    let client = Client::builder().no_proxy().build().map_err(|cause| failed(cause.to_string()))?;
+    let client = net::client().no_proxy().build().map_err(|cause| failed(cause.to_string()))?;
     let all = exam.len();
     let exam: Vec<_> = exam.into_iter().filter(|(scenario, _)| is_decided(scenario)).collect();
     let answers = stream::iter(&exam).map(async |(scenario, _)| {

@@ -172,6 +172,8 @@ impl Listener for Connections {
             let place = self.place().await;
             match self.listener.accept().await {
                 Ok((stream, address)) => {
+                    // An event leaves as it comes, and not when the one before has been acknowledged.
+                    let _ = stream.set_nodelay(true);
                     let (flow, number) = (Flow::new(), self.next);
                     self.next += 1;
                     self.open.lock().insert(number, flow.clone());

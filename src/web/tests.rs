@@ -39,8 +39,7 @@ impl Page {
         let (origin, token) = url.split_once("/?token=").unwrap();
         let (origin, token) = (origin.to_owned(), token.to_owned());
         let serving = tokio::spawn(async move { server.serve().await.unwrap() });
-        crate::net::use_ring();
-        let client = Client::builder().redirect(reqwest::redirect::Policy::none()).build().unwrap();
+        let client = crate::net::client().redirect(reqwest::redirect::Policy::none()).build().unwrap();
         Self { store, _folder: folder, origin, token, client, serving }
     }
 

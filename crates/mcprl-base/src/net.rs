@@ -1,7 +1,7 @@
 //! Rules for all HTTP clients: where a secret may be sent, and how long to wait before a retry. And for servers on this
 //! machine: whose requests they answer. Nothing here sends a request.
 
-use std::{net::IpAddr, time::Duration};
+use std::{net::IpAddr, sync::LazyLock, time::Duration};
 
 use chrono::{DateTime, Utc};
 use rand_chacha::{ChaCha8Rng, rand_core::SeedableRng};
@@ -9,6 +9,8 @@ use reqwest::{
     Url,
     header::{self, HeaderMap, HeaderName, HeaderValue},
 };
+use rustls::ClientConfig;
+use rustls_platform_verifier::ConfigVerifierExt;
 
 /// What a page of ours may do: load scripts and styles from its own server alone, and insert no HTML.
 /// `require-trusted-types-for` makes `innerHTML` and its like fail.
@@ -34,6 +36,21 @@ pub fn protect(headers: &mut HeaderMap) {
 /// Makes `ring` the provider of TLS. One that is installed already stays, and serves as well.
 pub fn use_ring() {
     let _ = rustls::crypto::ring::default_provider().install_default();
+}
+
+/// A client whose TLS trusts what this machine trusts. The certificates, which are hundreds of files, are read once for all clients.
+pub fn client() -> reqwest::ClientBuilder {
+    static TLS: LazyLock<Option<ClientConfig>> = LazyLock::new(|| {
+        use_ring();
+        let mut tls = ClientConfig::with_platform_verifier().ok()?;
+        tls.alpn_protocols = vec![b"http/1.1".to_vec()];
+        Some(tls)
+    });
+    match &*TLS {
+        Some(tls) => reqwest::Client::builder().tls_backend_preconfigured(tls.clone()),
+        // Its own attempt says what is wrong.
+        None => reqwest::Client::builder(),
+    }
 }
 
 /// Whether a secret may be sent to this URL: it uses https, or stays on this machine.

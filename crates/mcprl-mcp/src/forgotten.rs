@@ -24,8 +24,8 @@ use super::{
     quirks::ErrorPatterns,
 };
 
-/// The id of the requests that find out. Ours are far below.
-pub(super) const PROBE_ID: u32 = 2_000_000_000;
+/// Added to the id of a request for that of the one that finds out: a session may have several at a time. Ours are far below.
+pub(super) const PROBE_ID: i64 = 2_000_000_000;
 /// The name of a tool and a prompt that no server has, and the address of such a resource.
 const NOTHING: &str = "mcprl_nothing";
 const NOWHERE: &str = "mcprl://nothing";
@@ -113,7 +113,7 @@ pub(super) fn probe(asked: &ClientJsonRpcMessage) -> Option<ClientJsonRpcMessage
         return None;
     }
     let mut message = serde_json::to_value(asked).ok()?;
-    message["id"] = PROBE_ID.into();
+    message["id"] = (PROBE_ID + message["id"].as_i64().unwrap_or_default()).into();
     match message["method"].as_str()? {
         "tools/call" | "prompts/get" => message["params"] = json!({"name": NOTHING, "arguments": {}}),
         "resources/read" => message["params"] = json!({"uri": NOWHERE}),

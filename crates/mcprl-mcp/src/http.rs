@@ -84,8 +84,7 @@ impl Connector {
     /// `errors`: results that are errors although the server does not say so.
     pub(super) fn new(endpoint: Endpoint, errors: &ErrorPatterns) -> Result<Self, McpError> {
         let Endpoint { url, headers, access } = endpoint;
-        net::use_ring();
-        let client = reqwest::Client::builder()
+        let client = net::client()
             .redirect(Policy::none())
             .no_proxy()
             .connect_timeout(CONNECT_TIMEOUT)

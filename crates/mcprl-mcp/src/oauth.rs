@@ -333,7 +333,7 @@ async fn is_in_private_network(url: &Url) -> bool {
     if url.scheme() != "https" {
         return false;
     }
-    let client = reqwest::Client::builder().redirect(Policy::none()).no_proxy().timeout(ADDRESS_TIMEOUT);
+    let client = net::client().redirect(Policy::none()).no_proxy().timeout(ADDRESS_TIMEOUT);
     let Ok(client) = client.build() else { return false };
     let answer = client.head(url.clone()).send().await.ok();
     answer.and_then(|answer| answer.remote_addr()).is_some_and(|address| is_private(address.ip()))

@@ -9,7 +9,7 @@ use std::{
 };
 
 use axum::http::Response;
-use mcprl_base::error::chain;
+use mcprl_base::{error::chain, net};
 use parking_lot::Mutex;
 use reqwest::{
     Client, Url,
@@ -43,7 +43,7 @@ impl LoginClient {
     pub(super) fn new(server: &Url, heard: LastResponse) -> Result<Self, AuthError> {
         let reach = Reach::of(server);
         let build = |redirect: Policy| {
-            let client = Client::builder().timeout(PATIENCE).redirect(redirect).dns_resolver(Arc::new(reach));
+            let client = net::client().timeout(PATIENCE).redirect(redirect).dns_resolver(Arc::new(reach));
             client.build().map_err(|error| AuthError::InternalError(error.to_string()))
         };
         let follow = Policy::custom(move |attempt| {

@@ -68,10 +68,9 @@ pub enum Call {
 
 impl Queue {
     pub fn new(spec: JobsSpec) -> Self {
-        net::use_ring();
         // Without a proxy or certificates of its own, this does not fail.
         // Headers are for this origin alone.
-        let http = Client::builder().timeout(PATIENCE).redirect(Policy::none()).build().unwrap_or_default();
+        let http = net::client().timeout(PATIENCE).redirect(Policy::none()).build().unwrap_or_default();
         Self { spec, http, variables: Arc::default(), listing: tokio::sync::Mutex::default() }
     }
 

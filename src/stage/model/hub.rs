@@ -219,10 +219,9 @@ struct Clients {
 
 impl Clients {
     fn new() -> reqwest::Result<Self> {
-        net::use_ring();
         let client = || -> ClientBuilder {
             let agent = concat!("mcprl/", env!("CARGO_PKG_VERSION"));
-            Client::builder().user_agent(agent).connect_timeout(CONNECT).read_timeout(SILENCE)
+            net::client().user_agent(agent).connect_timeout(CONNECT).read_timeout(SILENCE)
         };
         let within = Policy::custom(|redirect| {
             let before = redirect.previous();

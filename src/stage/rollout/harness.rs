@@ -21,6 +21,7 @@ use axum::{
     extract::Request,
     http::{Method, StatusCode},
     response::{IntoResponse, Response},
+    serve::ListenerExt,
 };
 use parking_lot::Mutex;
 use rmcp::{
@@ -124,6 +125,7 @@ impl Harness {
                 }
             }
         });
+        let listener = listener.tap_io(|stream| drop(stream.set_nodelay(true)));
         let listening = tokio::spawn(async move { axum::serve(listener, router).await }).abort_handle();
         Ok(Self {
             model: Model { context: model.context.min(settings.max_episode_tokens), ..model },

@@ -1002,6 +1002,24 @@ fn at(url: String) -> ServerSpec {
     ServerSpec { transport: Transport::Http { url, token: Token::Stored, headers }, ..demo() }
 }
 
+#[tokio::test(flavor = "multi_thread")]
+async fn calls_of_one_session_that_fail_at_the_same_time_are_all_answered() {
+    let http = HttpServer::bind("sqlite", ([127, 0, 0, 1], 0).into()).await.unwrap();
+    let server = ServerSpec { state: State::FreshProcess, ..at(http.url().unwrap()) };
+    tokio::spawn(http.serve());
+    let session = Session::connect(&server).await.unwrap();
+    let failing = |number: usize| {
+        let sql =
+            ["SELECT a FROM b", "SELECT", "DELETE FROM employees", "SELECT a FROM employees"][number % 4];
+        let arguments = json!({"sql": sql}).as_object().cloned().unwrap();
+        session.call("run_query", arguments)
+    };
+    for outcome in futures::future::join_all((0..32).map(failing)).await {
+        let outcome = outcome.expect("the session is not lost");
+        assert!(outcome.is_error && !outcome.text.contains("did not answer"), "{}", outcome.text);
+    }
+}
+
 #[tokio::test]
 async fn a_server_that_requires_a_token_is_reported() {
     let challenge = (axum::http::StatusCode::UNAUTHORIZED, [("www-authenticate", "Bearer realm=\"x\"")]);

@@ -576,8 +576,7 @@ pub async fn reach(base_url: &str, model: &str, limit: Duration) -> Result<u16, 
 }
 
 fn http(timeout: Duration) -> Result<reqwest::Client, LlmError> {
-    net::use_ring();
-    let client = reqwest::Client::builder().redirect(Policy::none()).no_proxy().timeout(timeout);
+    let client = net::client().redirect(Policy::none()).no_proxy().timeout(timeout);
     client.build().map_err(LlmError::Client)
 }
 

@@ -118,8 +118,8 @@ mod tests {
 
     #[test]
     fn invisible_characters_are_removed() {
-        let hidden = "a\u{200B}b\u{202E}c\u{E0041}d\u{1B}[31m\u{FEFF}\u{0}\r\n\te é 漢";
-        assert_eq!(clean(hidden), "abcd[31m\n\te é 漢");
+        let hidden = "a\u{200B}b\u{202E}c\u{E0041}d\u{1B}\u{FEFF}\u{0}\r\n\te é 漢";
+        assert_eq!(clean(hidden), "abcd\n\te é 漢");
     }
 
     #[test]

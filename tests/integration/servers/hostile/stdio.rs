@@ -490,7 +490,7 @@ pub const CASES: &[Case] = &[
         Fine("the tool `a` declares no argument schema")),
     case("two tools of one name", |p| p.lists(r#"{"name":"t"}"#), Fine("ignored a second tool named `t`")),
     case("names with control characters", |p| p.lists(r#"{"name":"a\u001b[31mred\u202e\u0007","description":"\u001b]0;owned\u0007","inputSchema":{"properties":{"\u001b[2J\u200b":{}}}}"#),
-        Fine("renamed the tool `a[31mred`")),
+        Fine("renamed the tool `ared`")),
     case("names of 10 MB", |p| p.lists(format!(r#"{{"name":"{}"}}"#, x(10_000_000))), Fine("renamed the tool `xxx")).memory_mib(128),
     case("descriptions of 10 MB", |p| p.lists(format!(r#"{{"name":"b","description":"{}","inputSchema":{{}}}}"#, x(10_000_000))),
         Fine("fine")).memory_mib(128),
@@ -503,7 +503,7 @@ pub const CASES: &[Case] = &[
     case("a result that is a text", |p| p.calls(r#""fine""#), Fine("result after")),
     case("only structured content", |p| p.calls(r#"{"structuredContent":{"b":1,"a":2}}"#), Fine(r#"{"b":1,"a":2}"#)),
     case("an error flag that is a text", |p| p.calls(r#"{"content":"no","isError":"true"}"#), CallError("no")),
-    case("a result with control characters", |p| p.calls(r#"{"content":"\u001b[31mred\u202e\u0007"}"#), Fine("[31mred")),
+    case("a result with control characters", |p| p.calls(r#"{"content":"\u001b[31mred\u202e\u0007"}"#), Fine("\nred\n")),
     case("a demand for input", |p| p.calls(r#"{"resultType":"input_required","inputRequests":{}}"#), CallError("asked for input")),
     // Requests to the client.
     case("sampling", |p| asks(p, "sampling/createMessage", r#"{"messages":[],"maxTokens":9}"#), Fine("-32")),

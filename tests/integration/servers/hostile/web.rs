@@ -340,7 +340,7 @@ pub const CASES: &[Case] = &[
     case(
         "a page in the handshake",
         |p| p.starts("200 OK", "content-type: text/html\r\n", "<html>\x1b[2Jhello"),
-        Fails("the answer is text/html, not JSON: <html>[2Jhello"),
+        Fails("the answer is text/html, not JSON: <html>hello"),
     ),
     case(
         "an answer of no type",
