@@ -25,7 +25,7 @@ use super::{
 };
 
 /// Added to the id of a request for that of the one that finds out: a session may have several at a time. Ours are far below.
-pub(super) const PROBE_ID: i64 = 2_000_000_000;
+const PROBE_ID: i64 = 2_000_000_000;
 /// The name of a tool and a prompt that no server has, and the address of such a resource.
 const NOTHING: &str = "mcprl_nothing";
 const NOWHERE: &str = "mcprl://nothing";
@@ -137,11 +137,12 @@ pub(super) fn is_of_nothing(probe: &ClientJsonRpcMessage) -> bool {
     )
 }
 
-/// The messages that begin a session of this revision.
-pub(super) fn beginning(revision: &str) -> Option<[ClientJsonRpcMessage; 2]> {
+/// The messages that begin a session of this revision for a probe, whose id is used once more.
+pub(super) fn beginning(probe: &ClientJsonRpcMessage, revision: &str) -> Option<[ClientJsonRpcMessage; 2]> {
+    let id = &serde_json::to_value(probe).ok()?["id"];
     let client = json!({"name": env!("CARGO_PKG_NAME"), "version": env!("CARGO_PKG_VERSION")});
     let params = json!({"protocolVersion": revision, "capabilities": {}, "clientInfo": client});
-    let initialize = json!({"jsonrpc": "2.0", "id": PROBE_ID, "method": "initialize", "params": params});
+    let initialize = json!({"jsonrpc": "2.0", "id": id, "method": "initialize", "params": params});
     let initialized = json!({"jsonrpc": "2.0", "method": "notifications/initialized"});
     Some([serde_json::from_value(initialize).ok()?, serde_json::from_value(initialized).ok()?])
 }
@@ -191,7 +192,8 @@ mod tests {
         assert_eq!((&call["params"]["name"], &call["params"]["arguments"]), (&json!(NOTHING), &json!({})));
         assert_eq!(probe_of("resources/read", json!({"uri": "a:b"})).unwrap()["params"]["uri"], NOWHERE);
         assert_eq!(probe_of("tools/list", json!({"cursor": "2"})).unwrap()["params"]["cursor"], "2");
-        assert!(beginning("2025-06-18").is_some());
+        let probe = probe(&self::call("t", json!({}))).unwrap();
+        assert!(beginning(&probe, "2025-06-18").is_some());
         let start = json!({"protocolVersion": "2025-06-18", "capabilities": {}, "clientInfo": {"name": "a", "version": "1"}});
         assert_eq!(probe_of("initialize", start), None);
     }

@@ -150,10 +150,10 @@ impl Opening {
     }
 }
 
-/// Whether a server speaks of the revision.
+/// Whether a server speaks of the revision, or names the newest.
 fn is_of_version(text: &str) -> bool {
     let text = text.to_ascii_lowercase();
-    ["version", "protocol", "revision"].iter().any(|word| text.contains(word))
+    ["version", "protocol", "revision", LATEST.as_str()].iter().any(|word| text.contains(word))
 }
 
 /// Why a connection failed.
@@ -224,6 +224,9 @@ async fn open(
             unheard = connector.unheard();
             redaction = redaction.with_token_of(connector.bearer());
             let mut connected = handshake(connector.streamable(&spec.state), spec, &opening, deadline).await;
+            if connector.is_limited() {
+                return Err(McpError::RateLimited { server }.into());
+            }
             let status = connected.as_ref().and_then(refused_status);
             if opening != Opening::Discover
                 // Refused so, a server may offer the older transport.

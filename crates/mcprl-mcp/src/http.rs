@@ -123,6 +123,11 @@ impl Connector {
         self.streamable.has_session_id()
     }
 
+    /// As in [`Streamable::is_limited`].
+    pub(super) fn is_limited(&self) -> bool {
+        self.streamable.is_limited()
+    }
+
     /// The requests whose answer is not awaited where they were sent.
     pub(super) fn unheard(&self) -> Unheard {
         self.streamable.unheard.clone()

@@ -31,7 +31,7 @@ use rmcp::{
     },
 };
 use sse_stream::Sse;
-use tokio::time::{Instant, sleep, timeout};
+use tokio::time::{sleep, timeout};
 
 use super::{
     events,
@@ -67,6 +67,8 @@ pub(super) struct Streamable {
 struct Shared {
     /// The server gave this session an id.
     has_session_id: AtomicBool,
+    /// As in [`Streamable::is_limited`].
+    is_limited: AtomicBool,
     /// The server offers no stream beside those of requests.
     is_without_stream: AtomicBool,
     known: Mutex<HashSet<ErrorSignature>>,
@@ -80,6 +82,11 @@ impl Streamable {
     /// The server has given the session an id.
     pub(super) fn has_session_id(&self) -> bool {
         self.state.has_session_id.load(Ordering::Relaxed)
+    }
+
+    /// The server let no handshake end, because it limits the rate of requests.
+    pub(super) fn is_limited(&self) -> bool {
+        self.state.is_limited.load(Ordering::Relaxed)
     }
 }
 
@@ -217,14 +224,15 @@ impl Streamable {
         message: &ClientJsonRpcMessage,
     ) -> Result<StreamableHttpPostResponse, Error> {
         let mut rate_limit = RateLimit::new();
-        let deadline = Instant::now() + PROBE_TIMEOUT;
         loop {
             let answer = self.post(address, message).await;
             let asked = answer.as_ref().err().and_then(|error| Refusal::of(error)?.rate_limit);
-            match asked.and_then(|asked| rate_limit.wait(asked, Some(deadline))) {
-                Some(wait) => sleep(wait).await,
-                None => return answer,
-            }
+            let Some(asked) = asked else { return answer };
+            let Some(wait) = rate_limit.wait(asked, None) else {
+                self.state.is_limited.store(true, Ordering::Relaxed);
+                return answer;
+            };
+            sleep(wait).await;
         }
     }
 
@@ -322,7 +330,7 @@ impl Streamable {
         if is_of_nothing && !is_same(self.ask(probe, address).await?) {
             return Some(ErrorScope::OfRequest);
         }
-        let session = match self.begin(address, revision).await {
+        let session = match self.begin(address, probe, revision).await {
             Ok(session) => session,
             // Nobody is let in.
             Err(error) => return is_same(error?).then_some(ErrorScope::OfAll),
@@ -355,16 +363,18 @@ impl Streamable {
         }
     }
 
-    /// Begins another session, and returns its id.
+    /// Begins another session with the id of a probe, and returns the session's.
     ///
     /// # Errors
     /// With the error that the server refuses it with; none if there is no answer.
     async fn begin(
         &self,
         address: Address<'_>,
+        probe: &ClientJsonRpcMessage,
         revision: &str,
     ) -> Result<Option<String>, Option<Option<ServerError>>> {
-        let [initialize, initialized] = forgotten::beginning(revision).ok_or(None::<Option<ServerError>>)?;
+        let [initialize, initialized] =
+            forgotten::beginning(probe, revision).ok_or(None::<Option<ServerError>>)?;
         let mut headers = address.headers.clone();
         headers.remove(&REVISION);
         let begun = self.post(Address { session: None, headers: &headers, ..address }, &initialize).await;

@@ -5,14 +5,14 @@
 
 use std::{
     collections::{BTreeMap, BTreeSet},
-    time::Duration,
+    time::{Duration, Instant},
 };
 
 use super::{
     answer_rule::{Answer, AnswerRule, normal, states},
     candidate::{Candidate, Check, NONE},
     refusals::{Admitted, Judged, Reason, Refusal, refused_row},
-    runner::Runner,
+    runner::{Runner, TICK},
 };
 use crate::{
     chat::ToolCall,
@@ -24,8 +24,9 @@ use crate::{
 
 /// Sequences that are executed twice before others.
 const PORTION: usize = 64;
-/// After it a clock that shows seconds shows another one.
-const TICK: Duration = Duration::from_millis(1100);
+/// How long an execution may take that finds clocks, where no time is left.
+const GRACE: Duration = Duration::from_secs(10);
+const LOST: &str = "a call was lost, or there was no time for it";
 /// Seconds around now that a number may be a time of.
 const DAY: f64 = 86_400.0;
 
@@ -169,14 +170,23 @@ async fn executed_later(
     tokio::time::sleep(TICK).await;
     let sequences: Vec<_> = timed.values().map(|group| candidates[group[0]].calls.clone()).collect();
     runner.live.forget(sequences.iter().flatten());
-    for (group, outcomes) in timed.values().zip(runner.run(&sequences).await?) {
+    let deadline = runner.deadline();
+    runner.set_deadline(deadline.max(Instant::now() + GRACE));
+    let outcomes = runner.run(&sequences).await;
+    runner.set_deadline(deadline);
+    for (group, outcomes) in timed.values().zip(outcomes?) {
         let texts: Vec<&str> = outcomes.iter().map(|outcome| outcome.text.as_str()).collect();
         for &index in group {
-            let later = candidates[index].rule.answer(&texts);
-            if later.as_deref().ok() != text(&verdicts[index]) {
-                let detail = "the answer has a time of day and is another one a moment later";
-                verdicts[index] = Err((Reason::Unstable, detail.into()));
-            }
+            let Candidate { calls, rule, may_fail, .. } = &candidates[index];
+            let failed = outcomes.iter().find(|outcome| outcome.is_failure() && !may_fail);
+            let refusal = match (failed, rule.answer(&texts)) {
+                (Some(failed), _) => (Reason::Unsolvable, format!("a call fails: {}", failed.text)),
+                _ if outcomes.len() < calls.len() => (Reason::Unsolvable, LOST.to_owned()),
+                (_, Ok(later)) if Some(later.as_str()) == text(&verdicts[index]) => continue,
+                (_, Ok(later)) => (Reason::Unstable, format!("a moment later, the answer is \"{later}\"")),
+                (_, Err(why)) => (Reason::Unstable, format!("a moment later, {why}")),
+            };
+            verdicts[index] = Err(refusal);
         }
     }
     Ok(())
@@ -243,7 +253,7 @@ fn answer(
             return Err((Reason::Unsolvable, format!("a call fails: {}", failed.text)));
         }
         if outcomes.len() < wanted {
-            return Err((Reason::Unsolvable, "a call was lost, or there was no time for it".into()));
+            return Err((Reason::Unsolvable, LOST.into()));
         }
     }
     let [one, other] = outcomes.map(|outcomes| -> Vec<&str> {

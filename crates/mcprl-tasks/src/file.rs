@@ -95,7 +95,7 @@ fn parquet(path: &Path, hold_out: HoldOut) -> Result<Tasks, TaskError> {
         let mut first: BTreeMap<&str, usize> = BTreeMap::new();
         let twice = (1..).zip(&scenarios).filter_map(|(row, scenario)| {
             let earlier = first.insert(&scenario.id, row)?;
-            Some(format!("  row {row}: the same task as row {earlier}"))
+            Some(format!("  row {row}: the same `id` as row {earlier}"))
         });
         none_bad(&name(path), twice.collect())?;
         return Ok(scenarios.into_iter().partition(|scenario| scenario.split == TRAIN));
@@ -447,8 +447,8 @@ mod tests {
         let error = load(&path, (0.0, 1).into()).unwrap_err().to_string();
         insta::assert_snapshot!(error, @r"
         tasks.parquet: 2 bad tasks
-          row 3: the same task as row 1
-          row 4: the same task as row 2
+          row 3: the same `id` as row 1
+          row 4: the same `id` as row 2
         ");
     }
 

@@ -6,7 +6,7 @@
 use std::{
     collections::BTreeSet,
     sync::atomic::{AtomicUsize, Ordering},
-    time::Instant,
+    time::{Duration, Instant},
 };
 
 use futures::future::try_join_all;
@@ -23,6 +23,8 @@ use crate::{
 
 /// Calls that a server may lose before it counts as broken.
 const LOSSES: usize = 40;
+/// After it a clock that shows seconds shows another one.
+pub const TICK: Duration = Duration::from_millis(1100);
 /// Lanes on a server whose sessions are shared, and on one where each is a process.
 const SHARED_LANES: usize = 16;
 const OWN_LANES: usize = 4;

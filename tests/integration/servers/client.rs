@@ -173,6 +173,18 @@ async fn the_stderr_of_a_server_that_dies_at_start_is_quoted() {
 }
 
 #[tokio::test]
+async fn a_command_that_dies_is_started_again_for_its_revision_alone() {
+    for (said, starts) in [("no module", 2), ("unsupported protocol", 4), ("unknown variant 2025-11-25", 4)] {
+        let folder = tempfile::tempdir().unwrap();
+        let count = folder.path().join("starts");
+        let script = format!("echo x >> {}; read line; echo '{said}' >&2; exit 1", count.display());
+        let error = refused(&spec(&["sh", "-c", &script])).await;
+        assert_eq!(error.code(), "mcp::died_at_start");
+        assert_eq!(std::fs::read_to_string(&count).unwrap().lines().count(), starts, "{said}");
+    }
+}
+
+#[tokio::test]
 async fn a_server_that_hangs_at_start_times_out() {
     let mut spec = spec(&["sh", "-c", "echo waiting for a licence >&2; sleep 600"]);
     spec.limits.start_timeout = Duration::from_secs(3);
@@ -1229,6 +1241,8 @@ async fn a_call_that_may_have_written_is_not_sent_again() {
 async fn a_server_that_asks_for_too_long_a_wait_is_not_asked_again() {
     let limited = (429, "retry-after: 3600", "");
     let refused = refused(&answering_to("initialize", vec![limited]).await).await;
+    assert_eq!(refused.code(), "mcp::rate_limited");
+    let refused = self::refused(&answering_to("notifications/initialized", vec![limited]).await).await;
     assert_eq!(refused.code(), "mcp::rate_limited");
     let session = Session::connect(&answering(vec![limited]).await).await.unwrap();
     let error = session.call("t", Map::new()).await.unwrap_err();

@@ -1,6 +1,6 @@
 //! Removes hidden characters from a server's texts and limits their size.
 
-use std::borrow::Cow;
+use std::{borrow::Cow, ops::Range};
 
 use mcprl_base::text::is_hidden;
 use serde_json::{Map, Value};
@@ -8,34 +8,53 @@ use serde_json::{Map, Value};
 /// Maximum nesting of a schema.
 pub(crate) const SCHEMA_DEPTH: usize = 48;
 
-/// The text without [hidden characters](is_hidden), and without a terminal's colours and links.
+/// The text without [hidden characters](is_hidden).
 pub(super) fn clean(text: &str) -> Cow<'_, str> {
-    if !text.contains(is_hidden) {
-        return text.into();
+    match text.contains(is_hidden) {
+        true => text.chars().filter(|letter| !is_hidden(*letter)).collect::<String>().into(),
+        false => text.into(),
     }
-    let (mut cleaned, mut rest) = (String::with_capacity(text.len()), text);
-    while let Some((before, after)) = rest.split_once('\u{1b}') {
-        cleaned.push_str(before);
-        rest = &after[sequence_bytes(after.as_bytes())..];
-    }
-    cleaned.push_str(rest);
-    cleaned.retain(|letter| !is_hidden(letter));
-    cleaned.into()
 }
 
-/// Bytes of the control sequence that an escape character begins, or of the command to the terminal, such as a link (ECMA-48,
-/// 5.4 and 5.6). Zero if it begins neither.
-fn sequence_bytes(rest: &[u8]) -> usize {
-    let end = |is_within: fn(&u8) -> bool| 1 + rest[1..].iter().take_while(|byte| is_within(byte)).count();
-    match rest.first() {
-        Some(b'[') => match rest.get(end(|byte| (0x20..=0x3f).contains(byte))..) {
-            Some([0x40..=0x7e, others @ ..]) => rest.len() - others.len(),
-            _ => 0,
-        },
-        Some(b']') => match rest.get(end(|byte| *byte >= 0x20)..) {
-            Some([0x07, others @ ..] | [0x1b, b'\\', others @ ..]) => rest.len() - others.len(),
-            _ => 0,
-        },
+const ESCAPE: char = '\u{1b}';
+
+/// The [cleaned](clean) text, and where it has the rest of a sequence for a terminal: of colours, links and sets of characters.
+pub(super) fn sequences(text: &str) -> (Cow<'_, str>, Vec<Range<usize>>) {
+    let Some((before, mut rest)) = text.split_once(ESCAPE) else { return (clean(text), Vec::new()) };
+    let (mut cleaned, mut found) = (clean(before).into_owned(), Vec::new());
+    loop {
+        let (sequence, after) = rest.split_at(sequence_bytes(rest));
+        let start = cleaned.len();
+        cleaned.push_str(&clean(sequence));
+        if cleaned.len() > start {
+            found.push(start..cleaned.len());
+        }
+        let Some((before, after)) = after.split_once(ESCAPE) else {
+            cleaned.push_str(&clean(after));
+            return (cleaned.into(), found);
+        };
+        cleaned.push_str(&clean(before));
+        rest = after;
+    }
+}
+
+/// Bytes of what an escape character begins (ECMA-48, 5.4 and 5.6; ECMA-35, 14.3): `[31m` of a colour, `]8;;URL` and its end of a
+/// link, `(B` of a set of characters. Zero if it begins none of them.
+fn sequence_bytes(rest: &str) -> usize {
+    match rest.as_bytes() {
+        [b'[', within @ ..] => {
+            let end = within.iter().position(|byte| !(0x30..=0x3f).contains(byte));
+            end.filter(|end| (0x40..=0x7e).contains(&within[*end])).map_or(0, |end| end + 2)
+        }
+        [b']', ..] => {
+            let Some((command, end)) = rest.split_once(|one| is_hidden(one) || one == '\n') else { return 0 };
+            match rest[command.len()..].chars().next() {
+                Some('\u{7}') => rest.len() - end.len(),
+                Some(ESCAPE) if end.starts_with('\\') => rest.len() - end.len() + 1,
+                _ => 0,
+            }
+        }
+        [b'(' | b')', 0x30..=0x7e, ..] => 2,
         _ => 0,
     }
 }
@@ -103,23 +122,35 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_terminals_colours_and_links_are_no_text() {
+    fn a_terminals_colours_and_links_are_known() {
         for (text, expected) in [
-            ("\u{1b}[1m\u{1b}[38;5;196mError:\u{1b}[0m gone", "Error: gone"),
-            ("see \u{1b}]8;;http://x\u{7}here\u{1b}]8;;\u{7}.", "see here."),
-            ("see \u{1b}]8;;http://x\u{1b}\\here\u{1b}]8;;\u{1b}\\.", "see here."),
+            ("\u{1b}[1m\u{1b}[38;5;196mError:\u{1b}[0m gone", "<[1m><[38;5;196m>Error:<[0m> gone"),
+            ("see \u{1b}]8;;x\u{7}here\u{1b}]8;;\u{7}.", "see <]8;;x>here<]8;;>."),
+            ("see \u{1b}]8;;x\u{1b}\\here\u{1b}]8;;\u{1b}\\.", "see <]8;;x\\>here<]8;;\\>."),
+            ("\u{1b}(Bplain", "<(B>plain"),
             ("\u{1b}]0;no end\nline", "]0;no end\nline"),
+            ("\u{1b}]0;no\nend\u{7}", "]0;no\nend"),
+            ("\u{1b}]0;title\u{9c}text\u{7}", "]0;titletext"),
             ("a[1m \u{1b}[é \u{1b}3 \u{1b}", "a[1m [é 3 "),
             ("\u{1b}[", "["),
+            ("\u{1b}[12 apples", "[12 apples"),
+            ("n\u{200b}one", "none"),
         ] {
-            assert_eq!(clean(text), expected, "{text:?}");
+            let (cleaned, found) = sequences(text);
+            assert_eq!(cleaned, clean(text), "{text:?}");
+            let mut marked = cleaned.into_owned();
+            for Range { start, end } in found.into_iter().rev() {
+                marked.insert(end, '>');
+                marked.insert(start, '<');
+            }
+            assert_eq!(marked, expected, "{text:?}");
         }
     }
 
     #[test]
     fn invisible_characters_are_removed() {
-        let hidden = "a\u{200B}b\u{202E}c\u{E0041}d\u{1B}\u{FEFF}\u{0}\r\n\te é 漢";
-        assert_eq!(clean(hidden), "abcd\n\te é 漢");
+        let hidden = "a\u{200B}b\u{202E}c\u{E0041}d\u{1B}[31m\u{FEFF}\u{0}\r\n\te é 漢";
+        assert_eq!(clean(hidden), "abcd[31m\n\te é 漢");
     }
 
     #[test]

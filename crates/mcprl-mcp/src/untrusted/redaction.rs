@@ -4,12 +4,12 @@
 //! (a proxy's address with a password). Values that are short, or paths of existing files, are not: `${HOME}`. The name and the folder of
 //! a session (`scratch.rs`) are replaced as well. A secret is recognized as it is, and as text in JSON.
 
-use std::{borrow::Cow, collections::BTreeSet, fmt::Write, path::Path, sync::Arc};
+use std::{borrow::Cow, collections::BTreeSet, fmt::Write, ops::Range, path::Path, sync::Arc};
 
 use mcprl_base::{reference, secret};
 use serde_json::Value;
 
-use super::clean::clean;
+use super::clean::{clean, sequences};
 use crate::{INHERITED, Transport, places::Places, tokens::Bearer};
 
 /// Values of fewer bytes are not replaced: they occur by chance.
@@ -74,23 +74,27 @@ impl Redaction {
 
     /// A text without hidden characters and secrets.
     pub(super) fn text(&self, text: &str) -> String {
-        replace(clean(text), &self.replaced()).into_owned()
+        let replaced = self.replaced();
+        replace(plain(text, &replaced), &replaced).into_owned()
     }
 
     /// A value without them in its texts and keys.
     pub(super) fn json(&self, value: &mut Value) {
-        replace_in(value, &clean, &self.replaced());
+        let replaced = self.replaced();
+        replace_in(value, &|text| replace(plain(text, &replaced), &replaced));
     }
 
     /// Whether a text of the server has a secret in it.
     pub(super) fn has_secret(&self, text: &str) -> bool {
-        let text = clean(text);
-        replace(text.clone(), &self.replaced()) != text
+        let replaced = self.replaced();
+        let plain = plain(text, &replaced);
+        replace(plain.clone(), &replaced) != plain
     }
 
     /// Hides secrets in a value of ours, which is otherwise as it is.
     pub(crate) fn hide(&self, value: &mut Value) {
-        replace_in(value, &as_it_is, &self.replaced());
+        let replaced = self.replaced();
+        replace_in(value, &|text| replace(text.into(), &replaced));
     }
 
     fn replaced(&self) -> Vec<(Cow<'_, str>, &'static str)> {
@@ -98,10 +102,6 @@ impl Redaction {
         let current = current.flat_map(|secret| forms(&secret)).map(|form| (form.into(), REDACTED));
         current.chain(self.replaced.iter().map(|(value, shown)| (value.as_str().into(), *shown))).collect()
     }
-}
-
-fn as_it_is(text: &str) -> Cow<'_, str> {
-    text.into()
 }
 
 /// A secret as it may stand in a cleaned text: as it is, as text in JSON, and as text in JSON that is text in JSON.
@@ -152,28 +152,51 @@ fn replace<'t>(text: Cow<'t, str>, replaced: &[(Cow<'_, str>, &str)]) -> Cow<'t,
     })
 }
 
-fn replace_in(
-    value: &mut Value,
-    prepare: &impl for<'t> Fn(&'t str) -> Cow<'t, str>,
-    replaced: &[(Cow<'_, str>, &str)],
-) {
-    let shown = |text: &str| match replace(prepare(text), replaced) {
+/// The cleaned text without sequences for a terminal. One that has letters of a secret stays, so that the secret is found.
+fn plain<'t>(text: &'t str, replaced: &[(Cow<'_, str>, &str)]) -> Cow<'t, str> {
+    let (cleaned, sequences) = sequences(text);
+    if sequences.is_empty() {
+        return cleaned;
+    }
+    let places = replaced.iter().flat_map(|(value, _)| cleaned.match_indices(&**value));
+    let mut secrets: Vec<(usize, usize)> =
+        places.map(|(start, found)| (start, start + found.len())).collect();
+    secrets.sort_unstable();
+    // The furthest end of those that begin no later.
+    for place in 1..secrets.len() {
+        secrets[place].1 = secrets[place].1.max(secrets[place - 1].1);
+    }
+    let has_secret = |sequence: &Range<usize>| {
+        let before = secrets.partition_point(|(start, _)| *start < sequence.end);
+        before > 0 && secrets[before - 1].1 > sequence.start
+    };
+    let (mut plain, mut at) = (String::with_capacity(cleaned.len()), 0);
+    for sequence in sequences.iter().filter(|sequence| !has_secret(sequence)) {
+        plain.push_str(&cleaned[at..sequence.start]);
+        at = sequence.end;
+    }
+    plain.push_str(&cleaned[at..]);
+    plain.into()
+}
+
+fn replace_in(value: &mut Value, shown: &impl for<'t> Fn(&'t str) -> Cow<'t, str>) {
+    let changed = |text: &str| match shown(text) {
         Cow::Owned(shown) => Some(shown),
         // Nothing was replaced.
         Cow::Borrowed(_) => None,
     };
     match value {
         Value::String(text) => {
-            if let Some(shown) = shown(text) {
+            if let Some(shown) = changed(text) {
                 *text = shown;
             }
         }
-        Value::Array(items) => items.iter_mut().for_each(|item| replace_in(item, prepare, replaced)),
+        Value::Array(items) => items.iter_mut().for_each(|item| replace_in(item, shown)),
         Value::Object(fields) => {
-            fields.values_mut().for_each(|item| replace_in(item, prepare, replaced));
-            if fields.keys().any(|name| shown(name).is_some()) {
+            fields.values_mut().for_each(|item| replace_in(item, shown));
+            if fields.keys().any(|name| changed(name).is_some()) {
                 let named = std::mem::take(fields).into_iter();
-                *fields = named.map(|(name, item)| (shown(&name).unwrap_or(name), item)).collect();
+                *fields = named.map(|(name, item)| (changed(&name).unwrap_or(name), item)).collect();
             }
         }
         _ => {}
@@ -229,6 +252,25 @@ mod tests {
         }
         assert_eq!(secrets.text("line\r\none, line\none"), "[redacted], [redacted]");
         assert!(!secrets.has_secret("s3cr\u{200b}3t"));
+    }
+
+    #[test]
+    fn a_secret_is_hidden_wherever_sequences_of_a_terminal_stand() {
+        let secrets = secrets(&["s3cr3t-key", "31m-key"]);
+        for (text, expected) in [
+            ("is \u{1b}[1ms3cr3t-key\u{1b}[0m!", "is [redacted]!"),
+            ("is s3cr\u{1b}[1m3t-\u{1b}(Bkey!", "is [redacted]!"),
+            ("is \u{1b}[s3cr3t-key!", "is [[redacted]!"),
+            ("is \u{1b}[31m-key!", "is [[redacted]!"),
+            ("is \u{1b}[s3cr3t-key, s3cr3t\u{1b}[1m-key", "is [[redacted], [redacted]"),
+            ("is \u{1b}[1mnone", "is none"),
+        ] {
+            assert_eq!(secrets.text(text), expected);
+            assert_eq!(secrets.has_secret(text), text.contains("ke"), "{text:?}");
+            let mut value = json!([text]);
+            secrets.json(&mut value);
+            assert_eq!(value, json!([expected]));
+        }
     }
 
     #[test]

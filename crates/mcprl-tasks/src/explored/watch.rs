@@ -6,7 +6,14 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use super::{changes, changing::Changing, graph::Graph, tools::ToolProfile};
-use crate::{chat::ToolCall, error::Result, live::Live, runner::Runner};
+use tokio::time::{Instant, sleep_until};
+
+use crate::{
+    chat::ToolCall,
+    error::Result,
+    live::Live,
+    runner::{Runner, TICK},
+};
 
 /// Calls whose results show the state.
 const WATCHED: usize = 8;
@@ -27,6 +34,8 @@ pub struct Watch {
     /// Calls that were repeated, by tool.
     repeated: BTreeMap<usize, usize>,
     changing: BTreeMap<usize, Changing>,
+    /// When a call was repeated last.
+    last: Option<Instant>,
     /// Tools behind which other results differed, and the tools of these results.
     blamed: BTreeMap<usize, BTreeSet<usize>>,
 }
@@ -47,6 +56,7 @@ impl Watch {
             *count += 1;
             let times = if call.arguments.is_empty() { REPEATS_OF_ONE } else { REPEATS };
             let mut texts = repeated(runner.live, &call, times).await;
+            self.last = Some(Instant::now());
             self.learn(tool, &texts);
             let is_first = self.calls.iter().all(|watched| watched.tool != tool);
             if let Some(text) = texts.pop().filter(|_| is_first) {
@@ -142,8 +152,11 @@ impl Watch {
         is_blamed
     }
 
-    /// Notes what differs although nothing was called in between.
+    /// Notes what differs although nothing was called in between, but for the time that a clock needs.
     pub async fn refresh(&mut self, live: &Live) {
+        if let Some(last) = self.last {
+            sleep_until(last + TICK).await;
+        }
         for (tool, before, now) in self.differing(live, WATCHED).await {
             self.learn(tool, &[before, now]);
         }
