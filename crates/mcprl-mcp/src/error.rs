@@ -171,6 +171,14 @@ pub enum McpError {
 }
 
 impl McpError {
+    /// Of a server that limits the rate of requests by this status.
+    pub(super) fn limited(server: String, status: u16) -> Self {
+        match status {
+            429 => Self::RateLimited { server },
+            _ => Self::Refused { server, status, challenge: None },
+        }
+    }
+
     /// If the server asks for a login, because it knows no token or one with too few scopes: what it says about it.
     pub fn asked_login(&self) -> Option<Option<Challenge>> {
         match self {

@@ -8,6 +8,7 @@
 //! | anything but the same error | – | an answer |
 //! | the same error | the same error | an answer: everybody gets it |
 //! | the same error | anything else | that of a forgotten session |
+//! | the same error | none is begun | an answer, if the tools are listed in the session; else that of a forgotten session |
 //! | no answer | – | that of a forgotten session, since nothing else is known |
 //!
 //! A request that changes nothing, such as a list, is asked again itself. What is not seen: a server that answers calls of a session
@@ -31,6 +32,7 @@ const NOTHING: &str = "mcprl_nothing";
 const NOWHERE: &str = "mcprl://nothing";
 
 /// An error of a server.
+#[derive(Clone)]
 pub(super) struct ServerError {
     /// The code or HTTP status; 0 for a result.
     pub(super) code: i32,
@@ -124,6 +126,12 @@ pub(super) fn probe(asked: &ClientJsonRpcMessage) -> Option<ClientJsonRpcMessage
         }
     }
     serde_json::from_value(message).ok()
+}
+
+/// A request for the tools, with the id of a probe.
+pub(super) fn list(probe: &ClientJsonRpcMessage) -> Option<ClientJsonRpcMessage> {
+    let id = &serde_json::to_value(probe).ok()?["id"];
+    serde_json::from_value(json!({"jsonrpc": "2.0", "id": id, "method": "tools/list"})).ok()
 }
 
 /// Whether a probe asks for something that no server has, and not again for what was asked.

@@ -150,10 +150,10 @@ impl Opening {
     }
 }
 
-/// Whether a server speaks of the revision, or names the newest.
+/// Whether a server speaks of the revision.
 fn is_of_version(text: &str) -> bool {
     let text = text.to_ascii_lowercase();
-    ["version", "protocol", "revision", LATEST.as_str()].iter().any(|word| text.contains(word))
+    ["version", "protocol", "revision"].iter().any(|word| text.contains(word))
 }
 
 /// Why a connection failed.
@@ -224,8 +224,8 @@ async fn open(
             unheard = connector.unheard();
             redaction = redaction.with_token_of(connector.bearer());
             let mut connected = handshake(connector.streamable(&spec.state), spec, &opening, deadline).await;
-            if connector.is_limited() {
-                return Err(McpError::RateLimited { server }.into());
+            if let Some(status) = connector.limited() {
+                return Err(McpError::limited(server, status).into());
             }
             let status = connected.as_ref().and_then(refused_status);
             if opening != Opening::Discover
@@ -315,10 +315,7 @@ async fn connect_error(
         return no_token.into_error(server).into();
     }
     if let Some(Refusal { status, rate_limit: Some(asked), .. }) = refusal {
-        let error = match status {
-            429 => McpError::RateLimited { server },
-            _ => McpError::Refused { server, status, challenge: None },
-        };
+        let error = McpError::limited(server, status);
         return ConnectError { error, remedy: Some(Remedy::Wait(asked)) };
     }
     if let Some(denial) = refusal.as_ref().and_then(|refusal| refusal.denial(&server, redaction.has_token()))
@@ -334,7 +331,9 @@ async fn connect_error(
     let is_closed = of_transport.is_some() || matches!(error, ClientInitializeError::ConnectionClosed(_));
     if is_closed && output.status.is_some() {
         // Perhaps of the revision. Another reason is there again at each start.
-        let others = if is_of_version(&output.stderr) { &OLDER[..] } else { &OLDER[OLDER.len() - 1..] };
+        let said = process.map(Process::stderr).unwrap_or_default();
+        let may_be = said.trim().is_empty() || said.contains(LATEST.as_str()) || is_of_version(&said);
+        let others = if may_be { &OLDER[..] } else { &OLDER[OLDER.len() - 1..] };
         let remedy = Remedy::OtherHandshake(others.iter().cloned().map(Opening::Initialize).collect());
         return ConnectError { error: McpError::DiedAtStart { server, output }, remedy: Some(remedy) };
     }

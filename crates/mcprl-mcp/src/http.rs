@@ -123,9 +123,9 @@ impl Connector {
         self.streamable.has_session_id()
     }
 
-    /// As in [`Streamable::is_limited`].
-    pub(super) fn is_limited(&self) -> bool {
-        self.streamable.is_limited()
+    /// As in [`Streamable::limited`].
+    pub(super) fn limited(&self) -> Option<u16> {
+        self.streamable.limited()
     }
 
     /// The requests whose answer is not awaited where they were sent.

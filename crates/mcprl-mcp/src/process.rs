@@ -123,6 +123,11 @@ impl Process {
         ServerOutput { status, stderr }
     }
 
+    /// As much of stderr as is kept. Nothing of it may be shown.
+    pub(super) fn stderr(&self) -> String {
+        self.stderr.text()
+    }
+
     /// The last line of stdout that is no message.
     pub(super) fn noise(&self) -> String {
         Untrusted::new(self.noise.lock().text(), &self.stderr.redaction).line()
@@ -221,12 +226,17 @@ impl Stderr {
         tail.drain(..surplus);
     }
 
+    /// As much of it as is kept.
+    fn text(&self) -> String {
+        let tail: Vec<u8> = self.tail.lock().iter().copied().collect();
+        String::from_utf8_lossy(&tail).into_owned()
+    }
+
     /// The last informative lines, joined into one.
     fn quote(&self) -> String {
-        let tail: Vec<u8> = self.tail.lock().iter().copied().collect();
         // At most this much is kept: what comes before is cut off.
-        let cut = if tail.len() == STDERR_BYTES { "…" } else { "" };
-        let text = format!("{cut}{}", String::from_utf8_lossy(&tail));
+        let cut = if self.tail.lock().len() == STDERR_BYTES { "…" } else { "" };
+        let text = format!("{cut}{}", self.text());
         let text = Untrusted::new(text, &self.redaction).shown();
         let lines: Vec<&str> = text.lines().map(str::trim).filter(|line| !is_padding(line)).collect();
         let quoted = lines[lines.len().saturating_sub(QUOTED_LINES)..].join(" / ");

@@ -4,7 +4,7 @@ use std::{
     collections::HashSet,
     sync::{
         Arc,
-        atomic::{AtomicBool, Ordering},
+        atomic::{AtomicBool, AtomicU16, Ordering},
     },
     time::Duration,
 };
@@ -67,8 +67,8 @@ pub(super) struct Streamable {
 struct Shared {
     /// The server gave this session an id.
     has_session_id: AtomicBool,
-    /// As in [`Streamable::is_limited`].
-    is_limited: AtomicBool,
+    /// As in [`Streamable::limited`]; 0 if it is none.
+    limited: AtomicU16,
     /// The server offers no stream beside those of requests.
     is_without_stream: AtomicBool,
     known: Mutex<HashSet<ErrorSignature>>,
@@ -84,9 +84,9 @@ impl Streamable {
         self.state.has_session_id.load(Ordering::Relaxed)
     }
 
-    /// The server let no handshake end, because it limits the rate of requests.
-    pub(super) fn is_limited(&self) -> bool {
-        self.state.is_limited.load(Ordering::Relaxed)
+    /// The HTTP status by which the server let no handshake end, because it limits the rate of requests.
+    pub(super) fn limited(&self) -> Option<u16> {
+        Some(self.state.limited.load(Ordering::Relaxed)).filter(|status| *status > 0)
     }
 }
 
@@ -226,12 +226,15 @@ impl Streamable {
         let mut rate_limit = RateLimit::new();
         loop {
             let answer = self.post(address, message).await;
-            let asked = answer.as_ref().err().and_then(|error| Refusal::of(error)?.rate_limit);
-            let Some(asked) = asked else { return answer };
-            let Some(wait) = rate_limit.wait(asked, None) else {
-                self.state.is_limited.store(true, Ordering::Relaxed);
-                return answer;
-            };
+            let refusal = answer
+                .as_ref()
+                .err()
+                .and_then(|error| Refusal::of(error))
+                .filter(|one| one.rate_limit.is_some());
+            let status = refusal.as_ref().map_or(0, |refusal| refusal.status);
+            self.state.limited.store(status, Ordering::Relaxed);
+            let wait = refusal.and_then(|refusal| rate_limit.wait(refusal.rate_limit?, None));
+            let Some(wait) = wait else { return answer };
             sleep(wait).await;
         }
     }
@@ -330,10 +333,15 @@ impl Streamable {
         if is_of_nothing && !is_same(self.ask(probe, address).await?) {
             return Some(ErrorScope::OfRequest);
         }
-        let session = match self.begin(address, probe, revision).await {
-            Ok(session) => session,
+        let session = match timeout(PROBE_TIMEOUT / 2, self.begin(address, probe, revision)).await {
+            Ok(Ok(session)) => session,
             // Nobody is let in.
-            Err(error) => return is_same(error?).then_some(ErrorScope::OfAll),
+            Ok(Err(Some(error))) if is_same(error.clone()) => return Some(ErrorScope::OfAll),
+            // Whoever still gets a list has a session.
+            Ok(Err(_)) | Err(_) => {
+                let list = self.ask(&forgotten::list(probe)?, address).await?;
+                return list.is_none().then_some(ErrorScope::OfRequest);
+            }
         };
         let again = self.ask(probe, Address { session: session.as_deref(), ..address }).await;
         if let Some(session) = session {
@@ -349,17 +357,24 @@ impl Streamable {
 
     /// The error that a request is answered with, if it is one. `None` if there is no answer.
     async fn ask(&self, asked: &ClientJsonRpcMessage, address: Address<'_>) -> Option<Option<ServerError>> {
+        let answer = self.unless_unanswered(self.post_unlimited(address, asked).await, address);
+        let error = self.error(&answer, address);
+        let is_answer =
+            error.is_some() || !matches!(answer, Ok(StreamableHttpPostResponse::Accepted) | Err(_));
+        is_answer.then_some(error)
+    }
+
+    /// Posts a message, again as long as the server limits the rate of requests.
+    async fn post_unlimited(
+        &self,
+        address: Address<'_>,
+        message: &ClientJsonRpcMessage,
+    ) -> Result<StreamableHttpPostResponse, Error> {
         loop {
-            let answer = self.unless_unanswered(self.post(address, asked).await, address);
+            let answer = self.post(address, message).await;
             let limited = answer.as_ref().err().and_then(|error| Refusal::of(error)?.rate_limit);
-            if let Some(wait) = limited {
-                sleep(wait.unwrap_or_default().max(PROBE_WAIT)).await;
-                continue;
-            }
-            let error = self.error(&answer, address);
-            let is_answer =
-                error.is_some() || !matches!(answer, Ok(StreamableHttpPostResponse::Accepted) | Err(_));
-            return is_answer.then_some(error);
+            let Some(wait) = limited else { return answer };
+            sleep(wait.unwrap_or_default().max(PROBE_WAIT)).await;
         }
     }
 
@@ -377,13 +392,15 @@ impl Streamable {
             forgotten::beginning(probe, revision).ok_or(None::<Option<ServerError>>)?;
         let mut headers = address.headers.clone();
         headers.remove(&REVISION);
-        let begun = self.post(Address { session: None, headers: &headers, ..address }, &initialize).await;
+        let begun =
+            self.post_unlimited(Address { session: None, headers: &headers, ..address }, &initialize).await;
         let session = match begun {
             Ok(StreamableHttpPostResponse::Json(ServerJsonRpcMessage::Response(_), session)) => session,
             // As an answer in this session would be read.
             refused => return Err(self.error(&refused, address).map(Some)),
         };
-        let begun = self.post(Address { session: session.as_deref(), ..address }, &initialized).await;
+        let begun =
+            self.post_unlimited(Address { session: session.as_deref(), ..address }, &initialized).await;
         begun.map(|_| session).map_err(|_| None)
     }
 }

@@ -174,7 +174,9 @@ async fn the_stderr_of_a_server_that_dies_at_start_is_quoted() {
 
 #[tokio::test]
 async fn a_command_that_dies_is_started_again_for_its_revision_alone() {
-    for (said, starts) in [("no module", 2), ("unsupported protocol", 4), ("unknown variant 2025-11-25", 4)] {
+    for (said, starts) in
+        [("no module", 2), ("", 4), ("unsupported protocol", 4), ("unknown variant 2025-11-25", 4)]
+    {
         let folder = tempfile::tempdir().unwrap();
         let count = folder.path().join("starts");
         let script = format!("echo x >> {}; read line; echo '{said}' >&2; exit 1", count.display());
@@ -1224,6 +1226,49 @@ async fn a_handshake_whose_end_is_rate_limited_is_not_begun_again() {
     Session::connect(&at(http(axum::Router::new().route("/mcp", post(answer))).await)).await.unwrap();
     let initialized = "notifications/initialized";
     assert_eq!(*seen.lock().unwrap(), ["initialize", initialized, initialized]);
+}
+
+#[tokio::test]
+async fn a_tool_that_fails_is_called_once_where_no_other_session_is_begun() {
+    use axum::{http::StatusCode, response::IntoResponse, routing::post};
+    let seen = Arc::new(std::sync::Mutex::new(Vec::new()));
+    let calls = seen.clone();
+    let answer = move |body: String| {
+        let request: Value = serde_json::from_str(&body).unwrap();
+        let method = request["method"].as_str().unwrap().to_owned();
+        let mut calls = calls.lock().unwrap();
+        let has_begun = calls.contains(&method);
+        calls.push(if method == "tools/call" {
+            request["params"]["name"].to_string()
+        } else {
+            method.clone()
+        });
+        let answer = match method.as_str() {
+            "initialize" if has_begun => None,
+            "initialize" => Some(json!({"result": {
+                "protocolVersion": "2025-11-25", "capabilities": {"tools": {}}, "serverInfo": {"name": "s", "version": "1"},
+            }})),
+            "tools/list" => Some(json!({"result": {"tools": []}})),
+            _ => Some(json!({"error": {"code": -32000, "message": "the database is down"}})),
+        };
+        let response = match answer {
+            Some(mut answer) if !request["id"].is_null() => {
+                answer["jsonrpc"] = "2.0".into();
+                answer["id"] = request["id"].clone();
+                ([("mcp-session-id", "s")], axum::Json(answer)).into_response()
+            }
+            Some(_) => StatusCode::ACCEPTED.into_response(),
+            None => StatusCode::SERVICE_UNAVAILABLE.into_response(),
+        };
+        async { response }
+    };
+    let url = http(axum::Router::new().route("/mcp", post(answer))).await;
+    let session = Session::connect(&ServerSpec { state: State::FreshProcess, ..at(url) }).await.unwrap();
+    for _ in 0..2 {
+        let outcome = call(&session).await;
+        assert!(outcome.is_error && outcome.text.contains("the database is down"), "{}", outcome.text);
+    }
+    assert_eq!(seen.lock().unwrap().iter().filter(|name| *name == "\"t\"").count(), 2);
 }
 
 #[tokio::test]

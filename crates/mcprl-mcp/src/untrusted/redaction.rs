@@ -4,7 +4,14 @@
 //! (a proxy's address with a password). Values that are short, or paths of existing files, are not: `${HOME}`. The name and the folder of
 //! a session (`scratch.rs`) are replaced as well. A secret is recognized as it is, and as text in JSON.
 
-use std::{borrow::Cow, collections::BTreeSet, fmt::Write, ops::Range, path::Path, sync::Arc};
+use std::{
+    borrow::Cow,
+    collections::{BTreeMap, BTreeSet},
+    fmt::Write,
+    ops::Range,
+    path::Path,
+    sync::Arc,
+};
 
 use mcprl_base::{reference, secret};
 use serde_json::Value;
@@ -158,9 +165,12 @@ fn plain<'t>(text: &'t str, replaced: &[(Cow<'_, str>, &str)]) -> Cow<'t, str> {
     if sequences.is_empty() {
         return cleaned;
     }
-    let places = replaced.iter().flat_map(|(value, _)| cleaned.match_indices(&**value));
-    let mut secrets: Vec<(usize, usize)> =
-        places.map(|(start, found)| (start, start + found.len())).collect();
+    let mut secrets: Vec<(usize, usize)> = Vec::new();
+    for (value, _) in replaced {
+        secrets.extend(cleaned.match_indices(&**value).map(|(start, found)| (start, start + found.len())));
+        secrets.extend(beginning_at_end(&cleaned, value).map(|start| (start, cleaned.len())));
+        secrets.extend(end_at_beginning(&cleaned, value).map(|end| (0, end)));
+    }
     secrets.sort_unstable();
     // The furthest end of those that begin no later.
     for place in 1..secrets.len() {
@@ -195,8 +205,18 @@ fn replace_in(value: &mut Value, shown: &impl for<'t> Fn(&'t str) -> Cow<'t, str
         Value::Object(fields) => {
             fields.values_mut().for_each(|item| replace_in(item, shown));
             if fields.keys().any(|name| changed(name).is_some()) {
-                let named = std::mem::take(fields).into_iter();
-                *fields = named.map(|(name, item)| (changed(&name).unwrap_or(name), item)).collect();
+                let mut counts: BTreeMap<String, usize> = BTreeMap::new();
+                for (name, item) in std::mem::take(fields) {
+                    let name = changed(&name).unwrap_or(name);
+                    // None takes the place of another one.
+                    let count = counts.entry(name.clone()).or_default();
+                    let mut free = name.clone();
+                    while fields.contains_key(&free) {
+                        *count += 1;
+                        free = format!("{name} ({})", *count + 1);
+                    }
+                    fields.insert(free, item);
+                }
             }
         }
         _ => {}
@@ -263,14 +283,23 @@ mod tests {
             ("is \u{1b}[s3cr3t-key!", "is [[redacted]!"),
             ("is \u{1b}[31m-key!", "is [[redacted]!"),
             ("is \u{1b}[s3cr3t-key, s3cr3t\u{1b}[1m-key", "is [[redacted], [redacted]"),
+            ("is \u{1b}[s3cr3t-k…", "is [[redacted]…"),
+            ("…r3t-key\u{1b}[0m", "…[redacted]"),
             ("is \u{1b}[1mnone", "is none"),
         ] {
             assert_eq!(secrets.text(text), expected);
-            assert_eq!(secrets.has_secret(text), text.contains("ke"), "{text:?}");
+            assert_eq!(secrets.has_secret(text), expected.contains("redacted"), "{text:?}");
             let mut value = json!([text]);
             secrets.json(&mut value);
             assert_eq!(value, json!([expected]));
         }
+    }
+
+    #[test]
+    fn names_that_are_shown_alike_stay_apart() {
+        let mut value = json!({"a": 1, "\u{1b}[1ma": 2, "a\u{200b}": 3});
+        secrets(&["s3cr3t-key"]).json(&mut value);
+        assert_eq!(value, json!({"a": 1, "a (2)": 2, "a (3)": 3}));
     }
 
     #[test]
